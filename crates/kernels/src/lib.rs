@@ -1,0 +1,17 @@
+//! The operations of a fine-tuning step on a CPU.
+//!
+//! Every operation has a scalar reference that stays forever, and faster forms chosen at run time. Nothing here allocates:
+//! scratch memory is handed in, its size is asked for beforehand. Nothing here knows what a model is.
+//!
+//! Numbers: in `f32`, every output element is one chain of fused multiply-adds in ascending order of the summed index, whatever
+//! the instruction set, the tile sizes and the number of threads. So all paths give the same bits, and a sum cut in pieces
+//! (an accumulating call that continues from what is there) has the bits of the whole.
+
+pub mod blocks;
+pub mod isa;
+pub mod matmul;
+pub mod pool;
+
+pub use blocks::BlockType;
+pub use isa::Isa;
+pub use pool::Pool;
