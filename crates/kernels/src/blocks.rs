@@ -1,4 +1,10 @@
 //! Element and block layouts of weight tensors, as GGUF defines them, and their exact dequantisation (the scalar reference).
+//!
+//! Only types that a step can read are here; a file may hold others, and its reader says so by name. Nothing here quantises.
+
+mod dequantize;
+
+pub use dequantize::dequantize;
 
 /// How the elements of a weight tensor are stored. A row is a whole number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +35,56 @@ pub enum BlockType {
 }
 
 impl BlockType {
+    /// Every supported type.
+    pub const ALL: [BlockType; 11] = [
+        BlockType::F32,
+        BlockType::F16,
+        BlockType::BF16,
+        BlockType::Q8_0,
+        BlockType::Q4_0,
+        BlockType::Q4_1,
+        BlockType::Q5_0,
+        BlockType::Q5_1,
+        BlockType::Q4_K,
+        BlockType::Q5_K,
+        BlockType::Q6_K,
+    ];
+
+    /// The name that files, reports and messages use, such as `q4_1`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BlockType::F32 => "f32",
+            BlockType::F16 => "f16",
+            BlockType::BF16 => "bf16",
+            BlockType::Q8_0 => "q8_0",
+            BlockType::Q4_0 => "q4_0",
+            BlockType::Q4_1 => "q4_1",
+            BlockType::Q5_0 => "q5_0",
+            BlockType::Q5_1 => "q5_1",
+            BlockType::Q4_K => "q4_k",
+            BlockType::Q5_K => "q5_k",
+            BlockType::Q6_K => "q6_k",
+        }
+    }
+
+    /// The type that GGUF writes as `id` (ggml's `ggml_type`), or `None` when it is not a supported one.
+    pub const fn from_ggml_id(id: u32) -> Option<Self> {
+        Some(match id {
+            0 => BlockType::F32,
+            1 => BlockType::F16,
+            2 => BlockType::Q4_0,
+            3 => BlockType::Q4_1,
+            6 => BlockType::Q5_0,
+            7 => BlockType::Q5_1,
+            8 => BlockType::Q8_0,
+            12 => BlockType::Q4_K,
+            13 => BlockType::Q5_K,
+            14 => BlockType::Q6_K,
+            30 => BlockType::BF16,
+            _ => return None,
+        })
+    }
+
     /// Elements in a block.
     pub const fn block_len(self) -> usize {
         match self {
@@ -56,7 +112,7 @@ impl BlockType {
 
     /// Bytes of a row of `cols` elements, or `None` when that is no whole number of blocks or too large.
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
-        if cols % self.block_len() != 0 {
+        if !cols.is_multiple_of(self.block_len()) {
             return None;
         }
         (cols / self.block_len()).checked_mul(self.block_bytes())

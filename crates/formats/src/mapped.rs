@@ -1,0 +1,139 @@
+//! A read-only mapping of a regular file, or bytes that are part of the program.
+//!
+//! The only place of this crate with `unsafe`. It refuses what is no regular file (a FIFO would block, a device has no
+//! end) and empty files. It never writes, and never reads a page that nobody asked for.
+
+use std::fs::{File, FileType, Metadata, OpenOptions};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+use crate::error::{Error, Result};
+
+/// A file's bytes, shared between clones.
+#[derive(Clone, Debug)]
+pub struct Mapped {
+    path: Arc<Path>,
+    bytes: Bytes,
+}
+
+#[derive(Clone, Debug)]
+enum Bytes {
+    Map(Arc<Mmap>),
+    Static(&'static [u8]),
+}
+
+impl Mapped {
+    /// Maps the file at `path`.
+    ///
+    /// # Errors
+    /// When it is missing, not a regular file, empty, or refused by the system.
+    pub fn open(path: &Path) -> Result<Self> {
+        let io = |source| Error::Io { path: path.into(), source };
+        // Looked at before it is opened, since opening a device can have effects; and again after, since names can be moved.
+        check_regular(path, &metadata(path)?)?;
+        let file = open_without_blocking(path).map_err(io)?;
+        let found = file.metadata().map_err(io)?;
+        check_regular(path, &found)?;
+        if found.len() == 0 {
+            return Err(Error::Empty { path: path.into() });
+        }
+        // SAFETY: the mapping is read-only and private to this type, which hands out shared slices only. Another
+        // process that shortens or rewrites the file while it is mapped is outside what any mapping can guard against;
+        // the user's model files are taken to stay as they are while the program runs, and every value read is checked
+        // where it is used.
+        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        Ok(Self { path: path.into(), bytes: Bytes::Map(Arc::new(map)) })
+    }
+
+    /// The same bytes under the name that the user knows, where a link was resolved.
+    pub(crate) fn named(self, path: &Path) -> Self {
+        Self { path: path.into(), ..self }
+    }
+
+    /// Bytes that are part of the program, under a name for messages.
+    pub fn from_static(name: &str, bytes: &'static [u8]) -> Self {
+        Self { path: Path::new(name).into(), bytes: Bytes::Static(bytes) }
+    }
+
+    /// The file's path, or the name given to embedded bytes.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Map(map) => map,
+            Bytes::Static(bytes) => bytes,
+        }
+    }
+
+    /// Asks the system to load `len` bytes from `offset` soon. Advice: nothing depends on its being followed.
+    pub fn read_ahead(&self, offset: usize, len: usize) {
+        #[cfg(unix)]
+        if let (Bytes::Map(map), true) = (&self.bytes, self.contains(offset, len)) {
+            // A system that can't take the advice loads pages when they are touched.
+            let _ = map.advise_range(memmap2::Advice::WillNeed, offset, len);
+        }
+    }
+
+    /// Takes `len` bytes from `offset` out of this process's memory; touching them loads them again, with the same content.
+    pub fn release(&self, offset: usize, len: usize) {
+        #[cfg(unix)]
+        if let (Bytes::Map(map), true) = (&self.bytes, self.contains(offset, len)) {
+            // SAFETY: the mapping is shared, read-only and backed by a file, so that dropped pages are read from the
+            // file again: no slice that is handed out changes its content.
+            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, len) };
+        }
+    }
+
+    #[cfg(unix)]
+    fn contains(&self, offset: usize, len: usize) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.bytes().len())
+    }
+}
+
+/// What the system says of `path`, links followed.
+pub(crate) fn metadata(path: &Path) -> Result<Metadata> {
+    std::fs::metadata(path).map_err(|source| match source.kind() {
+        ErrorKind::NotFound => Error::Missing { path: PathBuf::from(path) },
+        _ => Error::Io { path: path.into(), source },
+    })
+}
+
+fn check_regular(path: &Path, metadata: &Metadata) -> Result<()> {
+    if metadata.is_file() {
+        Ok(())
+    } else {
+        Err(Error::NotAFile { path: path.into(), found: kind(metadata.file_type()) })
+    }
+}
+
+fn kind(ty: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if ty.is_fifo() {
+            return "a FIFO";
+        }
+        if ty.is_char_device() || ty.is_block_device() {
+            return "a device";
+        }
+        if ty.is_socket() {
+            return "a socket";
+        }
+    }
+    if ty.is_dir() { "a folder" } else { "something else" }
+}
+
+/// A FIFO that took the file's place after it was looked at must not hang the program.
+fn open_without_blocking(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    options.open(path)
+}
