@@ -9,7 +9,7 @@ pub enum Isa {
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ and VL.
     Avx512,
-    /// AVX-512 plus AMX-BF16 tiles, for which the kernel granted tile data.
+    /// AVX-512 with BF16, plus AMX-BF16 tiles, for which the kernel granted tile data.
     Amx,
 }
 
@@ -40,6 +40,9 @@ impl Isa {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
+            if avx512 && is_x86_feature_detected!("avx512bf16") && amx_granted() {
+                return Isa::Amx;
+            }
             if avx512 {
                 return Isa::Avx512;
             }
@@ -66,4 +69,26 @@ impl Isa {
             None => Err(format!("POCKETUNE_ISA={wanted}: not one of scalar, avx2, avx512, amx")),
         }
     }
+}
+
+/// Whether this processor has AMX with bf16 and Linux lets this process use its tile registers, which it must be asked for once.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn amx_granted() -> bool {
+    use std::sync::OnceLock;
+    /// `ARCH_REQ_XCOMP_PERM`, and the number of the tile data among the processor's states.
+    const REQUEST: libc::c_long = 0x1023;
+    const TILE_DATA: libc::c_long = 18;
+    static GRANTED: OnceLock<bool> = OnceLock::new();
+    *GRANTED.get_or_init(|| {
+        let leaf = std::arch::x86_64::__cpuid_count(7, 0);
+        let (bf16, tile) = (leaf.edx >> 22 & 1 == 1, leaf.edx >> 24 & 1 == 1);
+        // SAFETY: the call takes two numbers and changes nothing but a permission of this process.
+        bf16 && tile && unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST, TILE_DATA) == 0 }
+    })
+}
+
+/// Other systems grant tiles in other ways, or not at all.
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn amx_granted() -> bool {
+    false
 }

@@ -7,10 +7,24 @@
 //! the instruction set, the tile sizes and the number of threads. So all paths give the same bits, and a sum cut in pieces
 //! (an accumulating call that continues from what is there) has the bits of the whole.
 
+pub mod attention;
 pub mod blocks;
+pub mod cross_entropy;
+pub mod dequant;
+pub mod elementwise;
+pub mod gated;
 pub mod isa;
+pub mod math;
 pub mod matmul;
+pub mod norm;
+mod per_isa;
+pub mod philox;
 pub mod pool;
+pub mod reference;
+pub mod rope;
+mod rows;
+mod tile;
+pub mod update;
 
 pub use blocks::BlockType;
 pub use isa::Isa;

@@ -1,1 +1,172 @@
+//! Matrix products with weights as they lie in their file: `y = x Wᵀ` forward, `gx = g W` backward, `c = aᵀ b` for the gradients
+//! of adapters, and `W x` for generation.
+//!
+//! In f32 every output element is one chain `sum = fma(a_k, b_k, sum)` over ascending `k` that begins at its [`Start`], on every
+//! instruction set and for every tiling, batching and number of threads: lanes and threads run over outputs, never over `k`.
+//! In bf16 both inputs are rounded first; AMX then sums 32 products at a time, in ascending blocks, again whatever the tiling.
+//! Nothing here allocates, and no weight is ever dequantised whole: each thread holds one panel of it.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
+mod product;
+mod reference;
+#[cfg(target_arch = "x86_64")]
+mod split;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
+mod vector;
+
+use product::{Left, Product, Right};
+pub use vector::{matvec, matvec_scratch};
+
+use crate::{BlockType, Isa, Pool};
+
+/// A matrix `[rows, cols]`, row-major, stored in blocks along `cols`: mapped file blocks for frozen weights, `F32` for adapters.
+#[derive(Clone, Copy)]
+pub struct Weight<'a> {
+    /// How the elements are stored.
+    pub ty: BlockType,
+    /// Outputs of the linear map.
+    pub rows: usize,
+    /// Inputs of the linear map.
+    pub cols: usize,
+    data: &'a [u8],
+}
+
+impl<'a> Weight<'a> {
+    /// A matrix over `data`.
+    ///
+    /// # Panics
+    /// When a row is no whole number of blocks or `data` has not the length that the shape asks for.
+    pub fn new(ty: BlockType, rows: usize, cols: usize, data: &'a [u8]) -> Self {
+        let row = ty.row_bytes(cols);
+        let row = row.unwrap_or_else(|| panic!("a row of {cols} elements is no whole number of {} blocks", ty.name()));
+        let bytes = rows.checked_mul(row);
+        assert_eq!(Some(data.len()), bytes, "bytes of a {} matrix of {rows} rows and {cols} columns", ty.name());
+        Self { ty, rows, cols, data }
+    }
+
+    /// A matrix of plain floats.
+    ///
+    /// # Panics
+    /// When `data` has not `rows` times `cols` elements.
+    pub fn f32(rows: usize, cols: usize, data: &'a [f32]) -> Self {
+        Self::new(BlockType::F32, rows, cols, bytemuck::cast_slice(data))
+    }
+
+    /// The stored bytes of a row.
+    pub fn row(&self, row: usize) -> &'a [u8] {
+        self.blocks(row, 0, self.cols)
+    }
+
+    /// The blocks of columns `from..to` of `row`; both are at block borders.
+    fn blocks(&self, row: usize, from: usize, to: usize) -> &'a [u8] {
+        let (len, bytes) = (self.ty.block_len(), self.ty.block_bytes());
+        let at = row * (self.cols / len);
+        &self.data[(at + from / len) * bytes..(at + to / len) * bytes]
+    }
+}
+
+/// What the sums of a product begin with.
+#[derive(Clone, Copy)]
+pub enum Start<'a> {
+    /// Nothing.
+    Zero,
+    /// One number for each output column, the same for all rows.
+    Bias(&'a [f32]),
+    /// What the output holds: the sum goes on.
+    Output,
+}
+
+/// What the inputs of a product are rounded to; sums are in f32 always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// Not rounded.
+    F32,
+    /// bfloat16, to nearest, ties to even.
+    Bf16,
+}
+
+/// What a product runs on.
+pub struct Ctx<'a> {
+    /// The threads that share the outputs.
+    pub pool: &'a Pool,
+    /// The instruction set; one that this processor has.
+    pub isa: Isa,
+    /// What inputs are rounded to.
+    pub precision: Precision,
+    /// Memory to work in, of the length that the product's `_scratch` function gives (more does not matter).
+    pub scratch: &'a mut [f32],
+}
+
+/// `y = start + x Wᵀ`, with `x: [n, cols]` and `y: [n, rows]`.
+///
+/// # Panics
+/// When a slice or the scratch memory has another length than the shapes ask for.
+pub fn nt(ctx: &mut Ctx, w: Weight, x: &[f32], n: usize, y: &mut [f32], start: Start) {
+    assert_eq!(x.len(), n * w.cols, "length of x for n = {n} and {} columns", w.cols);
+    assert_eq!(y.len(), n * w.rows, "length of y for n = {n} and {} rows", w.rows);
+    let left = Left { data: x, row: w.cols, k: 1 };
+    Product { left, right: Right::Rows(w), m: n, n: w.rows, k: w.cols, out: y, start }.run(ctx);
+}
+
+/// `gx = start + g W`, with `g: [n, rows]` and `gx: [n, cols]`.
+///
+/// # Panics
+/// As [`nt`].
+pub fn nn(ctx: &mut Ctx, w: Weight, g: &[f32], n: usize, gx: &mut [f32], start: Start) {
+    assert_eq!(g.len(), n * w.rows, "length of g for n = {n} and {} rows", w.rows);
+    assert_eq!(gx.len(), n * w.cols, "length of gx for n = {n} and {} columns", w.cols);
+    let left = Left { data: g, row: w.rows, k: 1 };
+    Product { left, right: Right::Cols(w), m: n, n: w.cols, k: w.rows, out: gx, start }.run(ctx);
+}
+
+/// `c = start + aᵀ b`, with `a: [n, p]`, `b: [n, q]` and `c: [p, q]`; made for a small `p` (an adapter's rank).
+///
+/// # Panics
+/// As [`nt`].
+#[allow(clippy::too_many_arguments)]
+pub fn tn(ctx: &mut Ctx, a: &[f32], b: &[f32], n: usize, p: usize, q: usize, c: &mut [f32], start: Start) {
+    assert_eq!(a.len(), n * p, "length of a for n = {n} and p = {p}");
+    assert_eq!(b.len(), n * q, "length of b for n = {n} and q = {q}");
+    assert_eq!(c.len(), p * q, "length of c for p = {p} and q = {q}");
+    let left = Left { data: a, row: 1, k: p };
+    Product { left, right: Right::Cols(Weight::f32(n, q, b)), m: p, n: q, k: n, out: c, start }.run(ctx);
+}
+
+/// Scratch memory of [`nt`], in f32 elements; it never shrinks when `n` grows. All types need the same.
+pub fn nt_scratch(
+    _ty: BlockType,
+    rows: usize,
+    cols: usize,
+    n: usize,
+    threads: usize,
+    isa: Isa,
+    precision: Precision,
+) -> usize {
+    product::scratch(isa, precision, threads, (n, rows, cols), product::Side::Rows)
+}
+
+/// Scratch memory of [`nn`], in f32 elements; it never shrinks when `n` grows.
+pub fn nn_scratch(
+    ty: BlockType,
+    rows: usize,
+    cols: usize,
+    n: usize,
+    threads: usize,
+    isa: Isa,
+    precision: Precision,
+) -> usize {
+    product::scratch(isa, precision, threads, (n, cols, rows), product::Side::Cols(ty))
+}
+
+/// Scratch memory of [`tn`], in f32 elements; it never shrinks when `n` grows.
+pub fn tn_scratch(n: usize, p: usize, q: usize, threads: usize, isa: Isa, precision: Precision) -> usize {
+    product::scratch(isa, precision, threads, (p, q, n), product::Side::Cols(BlockType::F32))
+}

@@ -1,0 +1,30 @@
+//! Dequantisation at the speed of the products that use it, chosen by instruction set.
+//!
+//! It gives the bits of [`crate::blocks::dequantize`], the reference, which the tests hold it to, and which runs where nothing
+//! faster is written. It does not round to bf16 and does not know what the elements are for.
+
+#[cfg(target_arch = "x86_64")]
+mod layouts;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use crate::{BlockType, Isa};
+
+/// Writes the elements of the blocks in `src` to `dst`, with the bits of [`crate::blocks::dequantize`].
+///
+/// # Panics
+/// When `dst` is no whole number of blocks or `src` is not exactly as many blocks.
+pub fn dequantize_row(isa: Isa, ty: BlockType, src: &[u8], dst: &mut [f32]) {
+    let bytes = ty.row_bytes(dst.len());
+    assert_eq!(Some(src.len()), bytes, "{} elements of {} need another number of bytes", dst.len(), ty.name());
+    match isa {
+        _ if ty == BlockType::F32 => bytemuck::cast_slice_mut(dst).copy_from_slice(src),
+        // SAFETY: an `Isa` above `Scalar` is only made where the processor has its features.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Amx => unsafe { x86::avx512(ty, src, dst) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { x86::avx2(ty, src, dst) },
+        _ => crate::blocks::dequantize(ty, src, dst),
+    }
+}

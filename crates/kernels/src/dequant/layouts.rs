@@ -1,0 +1,230 @@
+//! Every block layout taken apart into runs of sixteen small integers with a scale and a minimum. The layouts are described at
+//! [`crate::blocks::dequantize`]; `d` is a scale, `m` a minimum, `q` an element's integer.
+
+use std::arch::x86_64::*;
+
+use super::x86::Sixteen;
+use crate::BlockType;
+
+/// Adds to any float without changing it.
+const NONE: f32 = -0.0;
+
+/// Dequantises whole blocks.
+///
+/// # Safety
+/// The processor has `S`'s instructions and those of AVX2 and F16C; `src` and `dst` are the same number of blocks.
+#[inline(always)]
+pub(super) unsafe fn row<S: Sixteen>(ty: BlockType, src: &[u8], dst: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match ty {
+            BlockType::F32 | BlockType::F16 | BlockType::BF16 => floats::<S>(ty, src, dst),
+            BlockType::Q8_0 => blocks(src, dst, |b: &[u8; 34], y: &mut [f32; 32]| q8_0::<S>(b, y)),
+            BlockType::Q4_0 => blocks(src, dst, |b: &[u8; 18], y: &mut [f32; 32]| q4_0::<S>(b, y)),
+            BlockType::Q4_1 => blocks(src, dst, |b: &[u8; 20], y: &mut [f32; 32]| q4_1::<S>(b, y)),
+            BlockType::Q5_0 => blocks(src, dst, |b: &[u8; 22], y: &mut [f32; 32]| q5_0::<S>(b, y)),
+            BlockType::Q5_1 => blocks(src, dst, |b: &[u8; 24], y: &mut [f32; 32]| q5_1::<S>(b, y)),
+            BlockType::Q4_K => blocks(src, dst, |b: &[u8; 144], y: &mut [f32; 256]| q4_k::<S>(b, y)),
+            BlockType::Q5_K => blocks(src, dst, |b: &[u8; 176], y: &mut [f32; 256]| q5_k::<S>(b, y)),
+            BlockType::Q6_K => blocks(src, dst, |b: &[u8; 210], y: &mut [f32; 256]| q6_k::<S>(b, y)),
+        }
+    }
+}
+
+#[inline(always)]
+fn blocks<const BYTES: usize, const LEN: usize>(
+    src: &[u8],
+    dst: &mut [f32],
+    one: impl Fn(&[u8; BYTES], &mut [f32; LEN]),
+) {
+    for (block, y) in src.as_chunks().0.iter().zip(dst.as_chunks_mut().0) {
+        one(block, y);
+    }
+}
+
+#[inline(always)]
+unsafe fn floats<S: Sixteen>(ty: BlockType, src: &[u8], dst: &mut [f32]) {
+    let (whole, tail) = dst.as_chunks_mut::<16>();
+    let (src, src_tail) = src.split_at(whole.len() * 16 * ty.block_bytes());
+    for (from, to) in src.chunks_exact(16 * ty.block_bytes()).zip(whole) {
+        // SAFETY: `from` has 16 elements and so has `to`.
+        unsafe {
+            if ty == BlockType::F16 {
+                S::halves(from.as_ptr(), to.as_mut_ptr());
+            } else {
+                S::brains(from.as_ptr(), to.as_mut_ptr());
+            }
+        }
+    }
+    crate::blocks::dequantize(ty, src_tail, tail);
+}
+
+/// The half float at byte `at`, widened.
+#[inline(always)]
+unsafe fn half(block: &[u8], at: usize) -> f32 {
+    let bits = i32::from(block[at]) | i32::from(block[at + 1]) << 8;
+    // SAFETY: the processor has F16C.
+    unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits))) }
+}
+
+/// Bytes `at..at + 16`.
+#[inline(always)]
+unsafe fn bytes(block: &[u8], at: usize) -> __m128i {
+    let from: &[u8] = &block[at..at + 16];
+    // SAFETY: `from` has 16 bytes.
+    unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
+}
+
+/// Bits `SHIFT..` of each byte, as far as `mask` goes.
+#[inline(always)]
+unsafe fn bits<const SHIFT: i32>(x: __m128i, mask: i8) -> __m128i {
+    // SAFETY: SSE2 is part of x86-64. What crosses a byte's border is masked away.
+    unsafe { _mm_and_si128(_mm_srli_epi16::<SHIFT>(x), _mm_set1_epi8(mask)) }
+}
+
+/// Elements `at..at + 16` of a block: `d q + m`.
+#[inline(always)]
+unsafe fn put<S: Sixteen>(q: __m128i, d: f32, m: f32, y: &mut [f32], at: usize) {
+    // SAFETY: the slice has room for 16; the instructions are the caller's promise.
+    unsafe { S::affine(q, d, m, y[at..at + 16].as_mut_ptr()) }
+}
+
+#[inline(always)]
+unsafe fn q8_0<S: Sixteen>(block: &[u8; 34], y: &mut [f32; 32]) {
+    // SAFETY: the caller's promise, here and in the layouts below.
+    unsafe {
+        let d = half(block, 0);
+        put::<S>(bytes(block, 2), d, NONE, y, 0);
+        put::<S>(bytes(block, 18), d, NONE, y, 16);
+    }
+}
+
+#[inline(always)]
+unsafe fn q4_0<S: Sixteen>(block: &[u8; 18], y: &mut [f32; 32]) {
+    // SAFETY: as q8_0.
+    unsafe {
+        let (d, q, eight) = (half(block, 0), bytes(block, 2), _mm_set1_epi8(8));
+        put::<S>(_mm_sub_epi8(bits::<0>(q, 15), eight), d, NONE, y, 0);
+        put::<S>(_mm_sub_epi8(bits::<4>(q, 15), eight), d, NONE, y, 16);
+    }
+}
+
+#[inline(always)]
+unsafe fn q4_1<S: Sixteen>(block: &[u8; 20], y: &mut [f32; 32]) {
+    // SAFETY: as q8_0.
+    unsafe {
+        let (d, m, q) = (half(block, 0), half(block, 2), bytes(block, 4));
+        put::<S>(bits::<0>(q, 15), d, m, y, 0);
+        put::<S>(bits::<4>(q, 15), d, m, y, 16);
+    }
+}
+
+/// 16 for each bit set in bytes `at` and `at + 1`, 0 for others: the fifth bits of 16 elements.
+#[inline(always)]
+unsafe fn fifth(block: &[u8], at: usize) -> __m128i {
+    let two = i16::from_le_bytes([block[at], block[at + 1]]);
+    // SAFETY: AVX2 brings SSSE3.
+    unsafe {
+        let spread = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+        let each = _mm_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+        let set = _mm_and_si128(_mm_shuffle_epi8(_mm_set1_epi16(two), spread), each);
+        _mm_and_si128(_mm_cmpeq_epi8(set, each), _mm_set1_epi8(16))
+    }
+}
+
+#[inline(always)]
+unsafe fn q5_0<S: Sixteen>(block: &[u8; 22], y: &mut [f32; 32]) {
+    // SAFETY: as q8_0.
+    unsafe {
+        let (d, q, sixteen) = (half(block, 0), bytes(block, 6), _mm_set1_epi8(16));
+        put::<S>(_mm_sub_epi8(_mm_or_si128(bits::<0>(q, 15), fifth(block, 2)), sixteen), d, NONE, y, 0);
+        put::<S>(_mm_sub_epi8(_mm_or_si128(bits::<4>(q, 15), fifth(block, 4)), sixteen), d, NONE, y, 16);
+    }
+}
+
+#[inline(always)]
+unsafe fn q5_1<S: Sixteen>(block: &[u8; 24], y: &mut [f32; 32]) {
+    // SAFETY: as q8_0.
+    unsafe {
+        let (d, m, q) = (half(block, 0), half(block, 2), bytes(block, 8));
+        put::<S>(_mm_or_si128(bits::<0>(q, 15), fifth(block, 4)), d, m, y, 0);
+        put::<S>(_mm_or_si128(bits::<4>(q, 15), fifth(block, 6)), d, m, y, 16);
+    }
+}
+
+/// `d scale` and `-(m min)` of the 8 groups of Q4_K and Q5_K; adding a negative is subtracting.
+#[inline(always)]
+unsafe fn groups(block: &[u8]) -> [(f32, f32); 8] {
+    // SAFETY: as q8_0.
+    let (d, m) = unsafe { (half(block, 0), half(block, 2)) };
+    let packed = &block[4..16];
+    let mut out = [(0.0, 0.0); 8];
+    for g in 0..4 {
+        let (a, b, c) = (packed[g], packed[g + 4], packed[g + 8]);
+        out[g] = (d * f32::from(a & 63), -(m * f32::from(b & 63)));
+        let (scale, min) = ((c & 15) | ((a >> 2) & 0x30), (c >> 4) | ((b >> 2) & 0x30));
+        out[g + 4] = (d * f32::from(scale), -(m * f32::from(min)));
+    }
+    out
+}
+
+#[inline(always)]
+unsafe fn q4_k<S: Sixteen>(block: &[u8; 144], y: &mut [f32; 256]) {
+    // SAFETY: as q8_0.
+    unsafe {
+        let groups = groups(block);
+        for c in 0..4 {
+            let [(d0, m0), (d1, m1)] = [groups[2 * c], groups[2 * c + 1]];
+            for part in 0..2 {
+                let q = bytes(block, 16 + 32 * c + 16 * part);
+                put::<S>(bits::<0>(q, 15), d0, m0, y, 64 * c + 16 * part);
+                put::<S>(bits::<4>(q, 15), d1, m1, y, 64 * c + 32 + 16 * part);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn q5_k<S: Sixteen>(block: &[u8; 176], y: &mut [f32; 256]) {
+    // SAFETY: as q8_0.
+    unsafe {
+        let groups = groups(block);
+        for part in 0..2 {
+            let mut high = bytes(block, 16 + 16 * part);
+            for c in 0..4 {
+                let [(d0, m0), (d1, m1)] = [groups[2 * c], groups[2 * c + 1]];
+                let q = bytes(block, 48 + 32 * c + 16 * part);
+                // Bits 2c and 2c + 1 of `high`, moved to bit 4.
+                let first = _mm_slli_epi16::<4>(bits::<0>(high, 1));
+                let second = _mm_slli_epi16::<3>(bits::<0>(high, 2));
+                put::<S>(_mm_or_si128(bits::<0>(q, 15), first), d0, m0, y, 64 * c + 16 * part);
+                put::<S>(_mm_or_si128(bits::<4>(q, 15), second), d1, m1, y, 64 * c + 32 + 16 * part);
+                high = bits::<2>(high, 63);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn q6_k<S: Sixteen>(block: &[u8; 210], y: &mut [f32; 256]) {
+    // SAFETY: as q8_0.
+    unsafe {
+        let (d, offset) = (half(block, 208), _mm_set1_epi8(32));
+        for part in 0..4 {
+            // Part `p` of a half: bytes 16 p.. of its 32 high bytes, whose four pairs of bits belong to runs of 32 elements.
+            let (side, at) = (part / 2, part % 2 * 16);
+            let high = bytes(block, 128 + 32 * side + at);
+            let low = [bytes(block, 64 * side + at), bytes(block, 64 * side + 32 + at)];
+            let q = [
+                _mm_or_si128(bits::<0>(low[0], 15), _mm_slli_epi16::<4>(bits::<0>(high, 3))),
+                _mm_or_si128(bits::<0>(low[1], 15), _mm_slli_epi16::<4>(bits::<2>(high, 3))),
+                _mm_or_si128(bits::<4>(low[0], 15), _mm_slli_epi16::<4>(bits::<4>(high, 3))),
+                _mm_or_si128(bits::<4>(low[1], 15), _mm_slli_epi16::<4>(bits::<6>(high, 3))),
+            ];
+            for (run, q) in q.into_iter().enumerate() {
+                let scale = f32::from(block[192 + 8 * side + 2 * run + at / 16] as i8);
+                put::<S>(_mm_sub_epi8(q, offset), d * scale, NONE, y, 128 * side + 32 * run + at);
+            }
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Sums, copies and scalings of whole values: one pass over memory each.
+
+use crate::Pool;
+use crate::rows::Rows;
+
+const PIECE: usize = 32768;
+
+/// `a += b`.
+pub fn add(pool: &Pool, a: &mut [f32], b: &[f32]) {
+    assert!(a.len() == b.len(), "{} {}", a.len(), b.len());
+    let a = Rows::new(a, PIECE);
+    pool.run(a.pieces(), &|task, _| {
+        let (a, range) = a.piece(task);
+        a.iter_mut().zip(&b[range]).for_each(|(a, &b)| *a += b);
+    });
+}
+
+/// `a *= by`.
+pub fn scale(pool: &Pool, a: &mut [f32], by: f32) {
+    let a = Rows::new(a, PIECE);
+    pool.run(a.pieces(), &|task, _| a.piece(task).0.iter_mut().for_each(|a| *a *= by));
+}
+
+/// What a gradient looks like: the sum of its squares, in `f64` and in ascending order; not finite when an element isn't.
+pub fn square_sum(g: &[f32]) -> f64 {
+    g.iter().map(|&g| f64::from(g) * f64::from(g)).sum()
+}

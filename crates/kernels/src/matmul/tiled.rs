@@ -1,0 +1,263 @@
+//! The products in f32 tiles, for any vector width: a task dequantises a panel of the right operand into its thread's memory, rows
+//! of `k` with outputs side by side, and sweeps all rows of the left operand over it.
+//!
+//! The left operand is read where it lies; only bf16 precision copies it, rounded, a block at a time.
+
+use std::ops::Range;
+
+use super::lanes::Sweep;
+use super::product::{Left, Out, Product, Right, Side, round_bf16};
+use super::split::Split;
+use super::{Ctx, Precision, Start, Weight};
+use crate::dequant::dequantize_row;
+use crate::rows::Rows;
+use crate::{BlockType, Isa, Pool};
+
+/// What an instruction set brings.
+pub(super) struct Kernel {
+    /// Floats of a vector; a panel is two vectors wide.
+    pub lanes: usize,
+    /// Rows of a tile.
+    pub rows: usize,
+    /// [`super::lanes::sweep`] for this instruction set.
+    pub sweep: unsafe fn(&Sweep),
+    /// `(from, from_row, to, to_row, len)`: `to[k][r] = from[r][k]` for `lanes` rows and `len` rounded up to whole vectors.
+    pub transpose: unsafe fn(*const f32, usize, *mut f32, usize, usize),
+}
+
+/// Length of a block of the sum: a panel of it stays in the first-level cache. Whole blocks of every type.
+const K_BLOCK: usize = 256;
+/// Rows and length of the block of a rounded left operand.
+const LEFT_ROWS: usize = 256;
+const LEFT_K: usize = 1024;
+/// Panels that a task works through for each block of the sum, so that the left operand comes from the second-level cache.
+const PANELS_PER_TASK: usize = 4;
+/// Columns of a weight that are dequantised at once.
+const COLS: usize = 128;
+
+/// Scratch memory: the rounded left operand, then for each thread panels and a row buffer.
+pub(super) struct Sizes {
+    left: usize,
+    /// Outputs that are filled at once: whole panels.
+    unit: usize,
+    panels: usize,
+    rows: usize,
+    /// Distance of the rows that are to be transposed: no power of two, so that they share no cache set.
+    rows_apart: usize,
+}
+
+impl Sizes {
+    pub fn new(kernel: &Kernel, precision: Precision, (m, n, k): (usize, usize, usize), side: Side) -> Self {
+        let panel = 2 * kernel.lanes;
+        let k_block = k.min(K_BLOCK).next_multiple_of(kernel.lanes);
+        let rows_apart = k_block + kernel.lanes;
+        let (unit, rows) = match side {
+            Side::Rows => (panel, kernel.lanes * rows_apart),
+            Side::Cols(ty) => {
+                let unit = COLS.max(ty.block_len()).min(n.next_multiple_of(panel));
+                (unit, unit)
+            }
+        };
+        let left = match precision {
+            Precision::F32 => 0,
+            Precision::Bf16 => m.min(LEFT_ROWS) * k.min(LEFT_K),
+        };
+        Self { left, unit, panels: unit * k_block, rows, rows_apart }
+    }
+
+    /// All of it, in f32 elements.
+    pub fn total(&self, threads: usize) -> usize {
+        self.left + threads * (self.panels + self.rows)
+    }
+}
+
+/// The parts of a product that all tasks read.
+struct Block<'a> {
+    kernel: &'a Kernel,
+    isa: Isa,
+    bf16: bool,
+    right: Right<'a>,
+    sizes: Sizes,
+    start: Start<'a>,
+    n: usize,
+}
+
+pub(super) fn run(kernel: &Kernel, ctx: &mut Ctx, product: &mut Product) {
+    let (m, n, k) = (product.m, product.n, product.k);
+    let sizes = Sizes::new(kernel, ctx.precision, (m, n, k), product.right.side());
+    let bf16 = ctx.precision == Precision::Bf16;
+    let (left_rows, left_k) = if bf16 { (LEFT_ROWS, LEFT_K) } else { (m, k) };
+    let (rounded, rest) = ctx.scratch.split_at_mut(sizes.left);
+    let per_thread = sizes.panels + sizes.rows;
+    let threads = Rows::new(&mut rest[..per_thread * ctx.pool.threads()], per_thread);
+    let mut block = Block { kernel, isa: ctx.isa, bf16, right: product.right, sizes, start: product.start, n };
+    let out = Out::new(product.out, n);
+    for m0 in (0..m).step_by(left_rows) {
+        let rows = left_rows.min(m - m0);
+        block.start = product.start;
+        for k0 in (0..k).step_by(left_k) {
+            let len = left_k.min(k - k0);
+            let mut left = Left { data: &product.left.data[m0 * product.left.row + k0 * product.left.k..], ..product.left };
+            if bf16 {
+                left = round_left(ctx.pool, left, rows, len, rounded);
+            }
+            let most_units = if let Right::Rows(_) = block.right { PANELS_PER_TASK } else { 1 };
+            let units = n.div_ceil(block.sizes.unit);
+            let split = Split::new(rows, units, most_units, kernel.rows, ctx.pool.threads());
+            ctx.pool.run(split.tasks(), &|task, thread| {
+                let (rows, units) = split.task(task);
+                // SAFETY: no two running tasks share `thread`, and so none shares this part.
+                let scratch = unsafe { threads.range(thread * per_thread..(thread + 1) * per_thread) };
+                let left = Left { data: &left.data[rows.start * left.row..], ..left };
+                for from in (0..len).step_by(K_BLOCK) {
+                    for unit in units.clone() {
+                        let start = if from == 0 { block.start } else { Start::Output };
+                        let ks = k0 + from..k0 + len.min(from + K_BLOCK);
+                        let left = Left { data: &left.data[from * left.k..], ..left };
+                        let rows = m0 + rows.start..m0 + rows.end;
+                        block.unit(unit, left, rows, ks, start, scratch, &out);
+                    }
+                }
+            });
+            block.start = Start::Output;
+        }
+    }
+}
+
+/// Copies `rows` by `len` elements of the left operand, rounded to bf16.
+fn round_left<'a>(pool: &Pool, left: Left, rows: usize, len: usize, to: &'a mut [f32]) -> Left<'a> {
+    let pieces = Rows::new(&mut to[..rows * len], len);
+    pool.run(rows, &|i, _| {
+        let from = &left.data[i * left.row..];
+        for (k, to) in pieces.piece(i).0.iter_mut().enumerate() {
+            *to = round_bf16(from[k * left.k]);
+        }
+    });
+    Left { data: to, row: len, k: 1 }
+}
+
+impl Block<'_> {
+    /// Adds the products of `ks` for the outputs of `unit` to `rows` of the output. `left` begins at the first of both.
+    #[allow(clippy::too_many_arguments)]
+    fn unit(
+        &self,
+        unit: usize,
+        left: Left,
+        rows: Range<usize>,
+        ks: Range<usize>,
+        start: Start,
+        scratch: &mut [f32],
+        out: &Out,
+    ) {
+        let panel_len = 2 * self.kernel.lanes;
+        let (j0, j1) = (unit * self.sizes.unit, self.n.min((unit + 1) * self.sizes.unit));
+        let (panels, buffer) = scratch.split_at_mut(self.sizes.panels);
+        let direct = match self.right {
+            Right::Rows(w) => {
+                self.fill_from_rows(&w, j0..j1, ks.clone(), panels, buffer);
+                None
+            }
+            Right::Cols(w) => self.fill_from_cols(&w, j0..j1, ks.clone(), panels, buffer),
+        };
+        for (p, j) in (j0..j1).step_by(panel_len).enumerate() {
+            let n = panel_len.min(j1 - j);
+            let (panel, panel_row) = match direct {
+                Some(rows) if n == panel_len => (rows.wrapping_add(j - j0), self.n),
+                _ => (panels[p * ks.len() * panel_len..].as_ptr(), panel_len),
+            };
+            let first = out.tile(rows.clone(), j..j + n);
+            let (init, init_row) = match start {
+                Start::Zero => (std::ptr::null(), 0),
+                Start::Bias(bias) => (bias[j..j + n].as_ptr(), 0),
+                Start::Output => (first.cast_const(), self.n),
+            };
+            let last = (rows.len() - 1) * left.row + (ks.len() - 1) * left.k;
+            assert!(last < left.data.len(), "element {last} of a left operand of {}", left.data.len());
+            let sweep = Sweep {
+                left: left.data.as_ptr(),
+                left_row: left.row,
+                left_k: left.k,
+                panel,
+                panel_row,
+                m: rows.len(),
+                k: ks.len(),
+                n,
+                init,
+                init_row,
+                out: first,
+                out_row: self.n,
+            };
+            // SAFETY: the processor has the instructions (checked by the product); the left operand reaches `last`, the panel has
+            // `ks.len()` rows of two vectors, and `first` begins `rows.len()` rows of `n` elements that this task alone touches.
+            unsafe { (self.kernel.sweep)(&sweep) };
+        }
+    }
+
+    /// Fills a panel with rows `js` of `w`, transposed. Lanes without an output are zero.
+    fn fill_from_rows(
+        &self,
+        w: &Weight,
+        js: Range<usize>,
+        ks: Range<usize>,
+        panel: &mut [f32],
+        buffer: &mut [f32],
+    ) {
+        let (lanes, apart) = (self.kernel.lanes, self.sizes.rows_apart);
+        for (v, j0) in js.clone().step_by(lanes).enumerate() {
+            for (r, row) in buffer.chunks_exact_mut(apart).enumerate() {
+                let (row, tail) = row.split_at_mut(ks.len());
+                tail.fill(0.0);
+                if j0 + r < js.end {
+                    self.dequantize(w, j0 + r, ks.clone(), row);
+                } else {
+                    row.fill(0.0);
+                }
+            }
+            assert!(panel.len() >= 2 * lanes * ks.len().next_multiple_of(lanes));
+            // SAFETY: the buffer has `lanes` rows of `apart` floats, and `apart` is past `ks.len()` rounded up; the panel has rows of
+            // two vectors for all of it.
+            unsafe {
+                let to = panel.as_mut_ptr().add(v * lanes);
+                (self.kernel.transpose)(buffer.as_ptr(), apart, to, 2 * lanes, ks.len());
+            }
+        }
+    }
+
+    /// Fills panels with columns `js` of rows `ks` of `w`. Plain floats need no copy where a panel is whole: their place is given
+    /// back, and only a last, narrower panel is filled.
+    fn fill_from_cols(
+        &self,
+        w: &Weight,
+        js: Range<usize>,
+        ks: Range<usize>,
+        panels: &mut [f32],
+        buffer: &mut [f32],
+    ) -> Option<*const f32> {
+        let width = 2 * self.kernel.lanes;
+        let direct = w.ty == BlockType::F32 && !self.bf16;
+        let skip = if direct { js.len() / width } else { 0 };
+        for (k, row) in ks.clone().enumerate() {
+            let from = js.start + skip * width;
+            if from == js.end {
+                break;
+            }
+            let buffer = &mut buffer[..js.end - from];
+            self.dequantize(w, row, from..js.end, buffer);
+            for (p, part) in buffer.chunks(width).enumerate() {
+                let to = &mut panels[((skip + p) * ks.len() + k) * width..][..width];
+                to[..part.len()].copy_from_slice(part);
+                to[part.len()..].fill(0.0);
+            }
+        }
+        direct.then(|| w.blocks(ks.start, js.start, js.end).as_ptr().cast())
+    }
+
+    fn dequantize(&self, w: &Weight, row: usize, cols: Range<usize>, to: &mut [f32]) {
+        dequantize_row(self.isa, w.ty, w.blocks(row, cols.start, cols.end), to);
+        if self.bf16 {
+            for x in to {
+                *x = round_bf16(*x);
+            }
+        }
+    }
+}

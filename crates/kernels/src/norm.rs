@@ -1,0 +1,65 @@
+//! RMS norm, forward and backward. The statistic is recomputed in the backward pass: it costs one pass over a row that is read anyway.
+
+use crate::math::{dot, lane_sum};
+use crate::per_isa::per_isa;
+use crate::rows::Rows;
+use crate::{Isa, Pool};
+
+/// Elements that one task handles, about.
+const PIECE: usize = 16384;
+
+fn piece(width: usize) -> usize {
+    (PIECE / width).max(1) * width
+}
+
+/// `y = x w / sqrt(mean(x²) + eps)` for each row of `w.len()` elements.
+pub fn forward(isa: Isa, pool: &Pool, x: &[f32], w: &[f32], eps: f32, y: &mut [f32]) {
+    assert!(x.len() == y.len() && x.len() % w.len() == 0, "{} {} {}", x.len(), y.len(), w.len());
+    let y = Rows::new(y, piece(w.len()));
+    pool.run(y.pieces(), &|task, _| {
+        let (y, range) = y.piece(task);
+        forward_rows(isa, &x[range], w, eps, y);
+    });
+}
+
+/// `gx = rstd (gy w) - x rstd³/c Σ (gy w x)`, added to what `gx` holds when `accumulate`.
+#[allow(clippy::too_many_arguments)]
+pub fn backward(isa: Isa, pool: &Pool, x: &[f32], w: &[f32], eps: f32, gy: &[f32], gx: &mut [f32], accumulate: bool) {
+    assert!(x.len() == gx.len() && gy.len() == gx.len() && x.len() % w.len() == 0);
+    let gx = Rows::new(gx, piece(w.len()));
+    pool.run(gx.pieces(), &|task, _| {
+        let (gx, range) = gx.piece(task);
+        backward_rows(isa, &x[range.clone()], w, eps, &gy[range], gx, accumulate);
+    });
+}
+
+per_isa!(fn forward_rows(x: &[f32], w: &[f32], eps: f32, y: &mut [f32]) = forward_body);
+per_isa!(fn backward_rows(x: &[f32], w: &[f32], eps: f32, gy: &[f32], gx: &mut [f32], accumulate: bool) = backward_body);
+
+#[inline(always)]
+fn rstd(row: &[f32], eps: f32) -> f32 {
+    1.0 / (dot(row, row) / row.len() as f32 + eps).sqrt()
+}
+
+#[inline(always)]
+fn forward_body(x: &[f32], w: &[f32], eps: f32, y: &mut [f32]) {
+    for (x, y) in x.chunks_exact(w.len()).zip(y.chunks_exact_mut(w.len())) {
+        let rstd = rstd(x, eps);
+        for ((y, &x), &w) in y.iter_mut().zip(x).zip(w) {
+            *y = x * rstd * w;
+        }
+    }
+}
+
+#[inline(always)]
+fn backward_body(x: &[f32], w: &[f32], eps: f32, gy: &[f32], gx: &mut [f32], accumulate: bool) {
+    let c = w.len();
+    for ((x, gy), gx) in x.chunks_exact(c).zip(gy.chunks_exact(c)).zip(gx.chunks_exact_mut(c)) {
+        let rstd = rstd(x, eps);
+        let back = lane_sum(c, |j| gy[j] * w[j] * x[j]) * (rstd * rstd * rstd / c as f32);
+        for j in 0..c {
+            let g = (gy[j] * w[j]).mul_add(rstd, -(x[j] * back));
+            gx[j] = if accumulate { gx[j] + g } else { g };
+        }
+    }
+}

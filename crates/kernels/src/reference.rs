@@ -1,0 +1,289 @@
+//! Every operation and its derivative as plain loops, side by side: the code that the fast kernels are compared with, forever.
+//!
+//! Generic over `f32` and `f64`, so that derivatives can be checked against finite differences in `f64`. Nothing here is fast,
+//! threaded or in place, and nothing in a real run calls it.
+//!
+//! Legend: `n` rows (tokens), `c` columns, `h` heads, `d` elements a head, `r` adapter rank; `g…` is the gradient of the loss by `…`.
+
+use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
+
+use crate::attention::{Heads, Segment};
+use crate::gated::Act;
+
+/// The two float types that the reference runs in.
+pub trait Real:
+    Copy
+    + PartialOrd
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+    + From<f32>
+{
+    /// The square root.
+    fn sqrt(self) -> Self;
+    /// e to the power of `self`.
+    fn exp(self) -> Self;
+    /// The natural logarithm.
+    fn ln(self) -> Self;
+    /// The hyperbolic tangent.
+    fn tanh(self) -> Self;
+}
+
+macro_rules! real {
+    ($t:ident) => {
+        impl Real for $t {
+            fn sqrt(self) -> Self {
+                $t::sqrt(self)
+            }
+            fn exp(self) -> Self {
+                $t::exp(self)
+            }
+            fn ln(self) -> Self {
+                $t::ln(self)
+            }
+            fn tanh(self) -> Self {
+                $t::tanh(self)
+            }
+        }
+    };
+}
+real!(f32);
+real!(f64);
+
+fn real<F: Real>(x: f32) -> F {
+    F::from(x)
+}
+
+fn zeros<F: Real>(len: usize) -> Vec<F> {
+    vec![real(0.0); len]
+}
+
+/// `y[n,o] = bias[o] + Σ_k x[n,k] w[o,k]`.
+pub fn linear<F: Real>(x: &[F], w: &[F], bias: &[F], n: usize, rows: usize, cols: usize) -> Vec<F> {
+    let mut y = zeros(n * rows);
+    for i in 0..n {
+        for o in 0..rows {
+            let mut sum = bias.get(o).copied().unwrap_or(real(0.0));
+            for k in 0..cols {
+                sum += x[i * cols + k] * w[o * cols + k];
+            }
+            y[i * rows + o] = sum;
+        }
+    }
+    y
+}
+
+/// `gx[n,k] = Σ_o gy[n,o] w[o,k]` and `gw[o,k] = Σ_n gy[n,o] x[n,k]`.
+pub fn linear_backward<F: Real>(x: &[F], w: &[F], gy: &[F], n: usize, rows: usize, cols: usize) -> (Vec<F>, Vec<F>) {
+    let (mut gx, mut gw) = (zeros(n * cols), zeros(rows * cols));
+    for i in 0..n {
+        for o in 0..rows {
+            for k in 0..cols {
+                gx[i * cols + k] += gy[i * rows + o] * w[o * cols + k];
+                gw[o * cols + k] += gy[i * rows + o] * x[i * cols + k];
+            }
+        }
+    }
+    (gx, gw)
+}
+
+/// RMS norm: `y = x w / sqrt(mean(x²) + eps)`, each row of `w.len()` elements on its own.
+pub fn norm<F: Real>(x: &[F], w: &[F], eps: f32) -> Vec<F> {
+    let c = w.len();
+    let mut y = Vec::with_capacity(x.len());
+    for row in x.chunks_exact(c) {
+        let rstd = rstd(row, eps);
+        y.extend(row.iter().zip(w).map(|(&x, &w)| x * rstd * w));
+    }
+    y
+}
+
+fn rstd<F: Real>(row: &[F], eps: f32) -> F {
+    let mut squares = real::<F>(0.0);
+    for &x in row {
+        squares += x * x;
+    }
+    real::<F>(1.0) / (squares / real(row.len() as f32) + real(eps)).sqrt()
+}
+
+/// `gx = rstd (gy w) - x rstd³/c Σ (gy w x)`.
+pub fn norm_backward<F: Real>(x: &[F], w: &[F], eps: f32, gy: &[F]) -> Vec<F> {
+    let c = w.len();
+    let mut gx = Vec::with_capacity(x.len());
+    for (row, gy) in x.chunks_exact(c).zip(gy.chunks_exact(c)) {
+        let rstd = rstd(row, eps);
+        let mut dot = real::<F>(0.0);
+        for j in 0..c {
+            dot += gy[j] * w[j] * row[j];
+        }
+        let back = dot * rstd * rstd * rstd / real(c as f32);
+        gx.extend((0..c).map(|j| gy[j] * w[j] * rstd - row[j] * back));
+    }
+    gx
+}
+
+/// Rotates pairs of each head by `angle(position, pair)`: `(a, b) -> (a cos - b sin, a sin + b cos)`. Its derivative is the rotation
+/// by the opposite angle, `inverse`. Pairs are `(2i, 2i+1)` when `interleaved`, else `(i, i + d/2)`.
+pub fn rope<F: Real>(
+    x: &[F],
+    cos_sin: &[(F, F)],
+    positions: &[u32],
+    d: usize,
+    interleaved: bool,
+    inverse: bool,
+) -> Vec<F> {
+    let (mut y, half) = (x.to_vec(), d / 2);
+    let width = x.len() / positions.len().max(1);
+    for (row, &position) in positions.iter().enumerate() {
+        for head in 0..width / d {
+            for i in 0..half {
+                let base = row * width + head * d;
+                let (a, b) = if interleaved { (base + 2 * i, base + 2 * i + 1) } else { (base + i, base + i + half) };
+                let (cos, sin) = cos_sin[position as usize * half + i];
+                let sin = if inverse { -sin } else { sin };
+                (y[a], y[b]) = (x[a] * cos - x[b] * sin, x[a] * sin + x[b] * cos);
+            }
+        }
+    }
+    y
+}
+
+/// Softmax attention over each segment; returns the output and the log-sum-exp of each (row, head).
+pub fn attention<F: Real>(q: &[F], k: &[F], v: &[F], heads: Heads, segments: &[Segment]) -> (Vec<F>, Vec<F>) {
+    let Heads { queries: h, kv, d, .. } = heads;
+    let n = q.len() / (h * d);
+    let (mut out, mut lse) = (zeros(n * h * d), zeros(n * h));
+    for_each_row(heads, segments, |row, head, keys| {
+        let at = row * h * d + head * d;
+        let scores: Vec<F> = keys.clone().map(|key| score(q, k, heads, at, key, head)).collect();
+        let top = scores.iter().copied().fold(real::<F>(f32::MIN), |a, b| if b > a { b } else { a });
+        let mut total = real::<F>(0.0);
+        for &s in &scores {
+            total += (s - top).exp();
+        }
+        lse[row * h + head] = top + total.ln();
+        for (key, &s) in keys.zip(&scores) {
+            let p = (s - top).exp() / total;
+            for j in 0..d {
+                out[at + j] += p * v[key * kv * d + head / (h / kv) * d + j];
+            }
+        }
+    });
+    (out, lse)
+}
+
+/// With `p = softmax(s)`: `gv = pᵀ go`, `gs = p (go vᵀ - Σ go o)`, `gq = gs k scale`, `gk = gsᵀ q scale`.
+#[allow(clippy::too_many_arguments)]
+pub fn attention_backward<F: Real>(
+    q: &[F],
+    k: &[F],
+    v: &[F],
+    out: &[F],
+    lse: &[F],
+    go: &[F],
+    heads: Heads,
+    segments: &[Segment],
+) -> (Vec<F>, Vec<F>, Vec<F>) {
+    let Heads { queries: h, kv, d, .. } = heads;
+    let (mut gq, mut gk, mut gv) = (zeros(q.len()), zeros(k.len()), zeros(v.len()));
+    let scale: F = real(heads.scale);
+    for_each_row(heads, segments, |row, head, keys| {
+        let at = row * h * d + head * d;
+        let mut delta = real::<F>(0.0);
+        for j in 0..d {
+            delta += go[at + j] * out[at + j];
+        }
+        for key in keys {
+            let kv_at = key * kv * d + head / (h / kv) * d;
+            let p = (score(q, k, heads, at, key, head) - lse[row * h + head]).exp();
+            let mut gp = real::<F>(0.0);
+            for j in 0..d {
+                gv[kv_at + j] += p * go[at + j];
+                gp += go[at + j] * v[kv_at + j];
+            }
+            let gs = p * (gp - delta) * scale;
+            for j in 0..d {
+                gq[at + j] += gs * k[kv_at + j];
+                gk[kv_at + j] += gs * q[at + j];
+            }
+        }
+    });
+    (gq, gk, gv)
+}
+
+fn score<F: Real>(q: &[F], k: &[F], heads: Heads, q_at: usize, key: usize, head: usize) -> F {
+    let k_at = key * heads.kv * heads.d + head / (heads.queries / heads.kv) * heads.d;
+    let mut s = real::<F>(0.0);
+    for j in 0..heads.d {
+        s += q[q_at + j] * k[k_at + j];
+    }
+    s * real(heads.scale)
+}
+
+/// Calls `each(query row, head, key rows it sees)`.
+fn for_each_row(heads: Heads, segments: &[Segment], mut each: impl FnMut(usize, usize, std::ops::Range<usize>)) {
+    for segment in segments {
+        for i in 0..segment.q_len {
+            let seen = segment.seen(i, heads.window);
+            for head in 0..heads.queries {
+                each(segment.q_start + i, head, segment.k_start + seen.start..segment.k_start + seen.end);
+            }
+        }
+    }
+}
+
+/// `act(gate) up`.
+pub fn gated<F: Real>(act: Act, gate: &[F], up: &[F]) -> Vec<F> {
+    gate.iter().zip(up).map(|(&gate, &up)| activation(act, gate).0 * up).collect()
+}
+
+/// `ggate = g up act'(gate)`, `gup = g act(gate)`.
+pub fn gated_backward<F: Real>(act: Act, gate: &[F], up: &[F], g: &[F]) -> (Vec<F>, Vec<F>) {
+    (0..g.len())
+        .map(|i| {
+            let (value, slope) = activation(act, gate[i]);
+            (g[i] * up[i] * slope, g[i] * value)
+        })
+        .unzip()
+}
+
+/// The activation and its derivative.
+fn activation<F: Real>(act: Act, x: F) -> (F, F) {
+    let one = real::<F>(1.0);
+    match act {
+        Act::Silu => {
+            let s = one / (one + (-x).exp());
+            (x * s, s * (one + x * (one - s)))
+        }
+        Act::GeluTanh => {
+            let (half, a, b) =
+                (real::<F>(0.5), real::<F>(crate::gated::GELU_SCALE), real::<F>(crate::gated::GELU_CUBIC));
+            let t = (a * (x + b * x * x * x)).tanh();
+            let slope = a * (one + real::<F>(3.0) * b * x * x);
+            (half * x * (one + t), half * (one + t) + half * x * (one - t * t) * slope)
+        }
+    }
+}
+
+/// Per row: `logsumexp(logits) - logits[label]`, and its gradient by the logits, `softmax - onehot`.
+pub fn cross_entropy<F: Real>(logits: &[F], labels: &[u32]) -> (Vec<F>, Vec<F>) {
+    let vocab = logits.len() / labels.len().max(1);
+    let (mut losses, mut grads) = (Vec::new(), Vec::new());
+    for (row, &label) in logits.chunks_exact(vocab.max(1)).zip(labels) {
+        let top = row.iter().copied().fold(row[0], |a, b| if b > a { b } else { a });
+        let mut total = real::<F>(0.0);
+        for &x in row {
+            total += (x - top).exp();
+        }
+        losses.push(top + total.ln() - row[label as usize]);
+        grads.extend(
+            row.iter()
+                .enumerate()
+                .map(|(j, &x)| (x - top).exp() / total - if j == label as usize { real(1.0) } else { real(0.0) }),
+        );
+    }
+    (losses, grads)
+}

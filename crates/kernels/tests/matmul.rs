@@ -1,0 +1,407 @@
+//! The products against a naive f64 sum and, bit for bit, against the scalar reference: all block types, awkward sizes, every
+//! instruction set of this processor, any number of threads and any batching.
+
+use half::{bf16, f16};
+use pocketune_kernels::blocks::dequantize;
+use pocketune_kernels::dequant::dequantize_row;
+use pocketune_kernels::matmul::{self, Ctx, Precision, Start, Weight};
+use pocketune_kernels::{BlockType, Isa, Pool};
+
+const ISAS: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
+const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
+
+fn isas() -> impl Iterator<Item = Isa> {
+    ISAS.into_iter().filter(|isa| isa.available())
+}
+
+/// A small generator (SplitMix64): every test's data is a function of its seed.
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Between -1 and 1.
+    fn float(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn floats(&mut self, len: usize) -> Vec<f32> {
+        (0..len).map(|_| self.float()).collect()
+    }
+
+    /// Random blocks whose scales are small finite numbers.
+    fn blocks(&mut self, ty: BlockType, elements: usize) -> Vec<u8> {
+        let count = elements / ty.block_len();
+        let mut data: Vec<u8> = (0..count * ty.block_bytes()).map(|_| self.bits() as u8).collect();
+        for block in data.chunks_exact_mut(ty.block_bytes()) {
+            let mut half = |at: usize, scale: f32| {
+                block[at..at + 2].copy_from_slice(&f16::from_f32(self.float() * scale).to_le_bytes());
+            };
+            match ty {
+                BlockType::F32 => block.copy_from_slice(&self.float().to_le_bytes()),
+                BlockType::F16 => half(0, 1.0),
+                BlockType::BF16 => block.copy_from_slice(&bf16::from_f32(self.float()).to_le_bytes()),
+                BlockType::Q8_0 => half(0, 0.01),
+                BlockType::Q4_0 | BlockType::Q5_0 => half(0, 0.1),
+                BlockType::Q4_1 | BlockType::Q5_1 => {
+                    half(0, 0.1);
+                    half(2, 1.0);
+                }
+                BlockType::Q4_K | BlockType::Q5_K => {
+                    half(0, 0.003);
+                    half(2, 0.03);
+                }
+                BlockType::Q6_K => half(208, 0.001),
+            }
+        }
+        data
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Op {
+    Nt,
+    Nn,
+    Tn,
+}
+
+/// A product with its data. For `Tn`, `rows` is n, `cols` is q and `n` is p.
+#[derive(Clone)]
+struct Case {
+    op: Op,
+    ty: BlockType,
+    rows: usize,
+    cols: usize,
+    n: usize,
+    data: Vec<u8>,
+    left: Vec<f32>,
+    bias: Vec<f32>,
+    before: Vec<f32>,
+}
+
+impl Case {
+    fn new(op: Op, ty: BlockType, rows: usize, cols: usize, n: usize) -> Self {
+        let mut random = Random((rows * 31 + cols * 7 + n) as u64);
+        let data = random.blocks(ty, rows * cols);
+        let (left, width) = match op {
+            Op::Nt => (n * cols, rows),
+            Op::Nn | Op::Tn => (n * rows, cols),
+        };
+        let (left, bias, before) = (random.floats(left), random.floats(width), random.floats(n * width));
+        Self { op, ty, rows, cols, n, data, left, bias, before }
+    }
+
+    fn start(&self, which: usize) -> Start<'_> {
+        [Start::Zero, Start::Bias(&self.bias), Start::Output][which]
+    }
+
+    /// The output, computed with scratch memory of exactly the length asked for and full of NaN.
+    fn run(&self, isa: Isa, precision: Precision, threads: usize, start: usize) -> Vec<f32> {
+        let pool = Pool::new(threads).unwrap();
+        let &Self { op, ty, rows, cols, n, .. } = self;
+        let len = match op {
+            Op::Nt => matmul::nt_scratch(ty, rows, cols, n, threads, isa, precision),
+            Op::Nn => matmul::nn_scratch(ty, rows, cols, n, threads, isa, precision),
+            Op::Tn => matmul::tn_scratch(rows, n, cols, threads, isa, precision),
+        };
+        let mut scratch = vec![f32::NAN; len];
+        let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
+        let mut out = if start == 2 { self.before.clone() } else { vec![f32::NAN; self.before.len()] };
+        let (w, start) = (Weight::new(ty, rows, cols, &self.data), self.start(start));
+        match op {
+            Op::Nt => matmul::nt(&mut ctx, w, &self.left, n, &mut out, start),
+            Op::Nn => matmul::nn(&mut ctx, w, &self.left, n, &mut out, start),
+            Op::Tn => {
+                let mut b = vec![0.0; rows * cols];
+                dequantize(ty, &self.data, &mut b);
+                matmul::tn(&mut ctx, &self.left, &b, rows, n, cols, &mut out, start);
+            }
+        }
+        out
+    }
+
+    /// The output in f64 and, for each element, the sum of the magnitudes that went into it.
+    fn naive(&self, precision: Precision, start: usize) -> Vec<(f64, f64)> {
+        let round = |x: f32| if precision == Precision::Bf16 { bf16::from_f32(x).to_f32() } else { x };
+        let mut w = vec![0.0; self.rows * self.cols];
+        dequantize(self.ty, &self.data, &mut w);
+        let (width, k) = if self.op == Op::Nt { (self.rows, self.cols) } else { (self.cols, self.rows) };
+        let mut out = Vec::new();
+        for i in 0..self.n {
+            for j in 0..width {
+                let first = match self.start(start) {
+                    Start::Zero => 0.0,
+                    Start::Bias(bias) => bias[j],
+                    Start::Output => self.before[i * width + j],
+                };
+                let (mut sum, mut size) = (f64::from(first), f64::from(first).abs());
+                for k0 in 0..k {
+                    let b = if self.op == Op::Nt { w[j * k + k0] } else { w[k0 * width + j] };
+                    let a = if self.op == Op::Tn { self.left[k0 * self.n + i] } else { self.left[i * k + k0] };
+                    let product = f64::from(round(a)) * f64::from(round(b));
+                    sum += product;
+                    size += product.abs();
+                }
+                out.push((sum, size));
+            }
+        }
+        out
+    }
+}
+
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+/// Shapes that miss, meet and pass the borders of tiles, panels and blocks of the sum.
+fn awkward(op: Op) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (rows, cols, n) in [
+        (0, 5, 3),
+        (5, 0, 3),
+        (5, 7, 0),
+        (1, 1, 1),
+        (2, 3, 5),
+        (7, 13, 11),
+        (16, 37, 25),
+        (17, 33, 13),
+        (33, 65, 12),
+        (31, 257, 7),
+        (129, 300, 33),
+        (67, 523, 37),
+        (523, 67, 37),
+        (16, 1100, 97),
+        (1100, 16, 97),
+        (300, 1031, 2),
+        (40, 40, 600),
+    ] {
+        cases.push(Case::new(op, BlockType::F32, rows, cols, n));
+    }
+    if op != Op::Tn {
+        for ty in BlockType::ALL {
+            let b = ty.block_len().max(32);
+            for (rows, cols, n) in [(1, b, 1), (37, 3 * b, 13), (70, 5 * b, 6)] {
+                cases.push(Case::new(op, ty, rows, cols, n));
+            }
+        }
+        cases.push(Case::new(op, BlockType::Q4_1, 291, 1312, 49));
+        cases.push(Case::new(op, BlockType::Q6_K, 291, 1280, 49));
+    }
+    cases
+}
+
+fn matches_naive_and_scalar(op: Op) {
+    for case in awkward(op) {
+        for precision in PRECISIONS {
+            for start in 0..3 {
+                let naive = case.naive(precision, start);
+                let scalar = case.run(Isa::Scalar, precision, 1, start);
+                for isa in isas() {
+                    let what = format!(
+                        "{op:?} {} {precision:?} {} rows {} cols {} n {} start {start}",
+                        isa.name(),
+                        case.ty.name(),
+                        case.rows,
+                        case.cols,
+                        case.n
+                    );
+                    let got = case.run(isa, precision, 2, start);
+                    for (i, (&got, &(sum, size))) in got.iter().zip(&naive).enumerate() {
+                        let error = (f64::from(got) - sum).abs();
+                        // An f32 chain loses at most an epsilon of the magnitudes per step; it is far better in practice.
+                        assert!(error <= 1e-5 * size + 1e-12, "{what}: element {i} is {got}, should be {sum}");
+                    }
+                    if isa != Isa::Amx || precision == Precision::F32 {
+                        assert!(same_bits(&got, &scalar), "{what}: other bits than the scalar reference");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nt_matches_f64_and_the_bits_of_the_scalar_reference() {
+    matches_naive_and_scalar(Op::Nt);
+}
+
+#[test]
+fn nn_matches_f64_and_the_bits_of_the_scalar_reference() {
+    matches_naive_and_scalar(Op::Nn);
+}
+
+#[test]
+fn tn_matches_f64_and_the_bits_of_the_scalar_reference() {
+    matches_naive_and_scalar(Op::Tn);
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    for (op, ty, rows, cols, n) in [
+        (Op::Nt, BlockType::Q4_1, 333, 1312, 201),
+        (Op::Nt, BlockType::F32, 16, 1111, 301),
+        (Op::Nn, BlockType::Q4_K, 531, 768, 201),
+        (Op::Nn, BlockType::F32, 16, 1111, 301),
+        (Op::Tn, BlockType::F32, 601, 1111, 16),
+        (Op::Tn, BlockType::F32, 77, 96, 128),
+    ] {
+        let case = Case::new(op, ty, rows, cols, n);
+        for isa in isas() {
+            for precision in PRECISIONS {
+                let one = case.run(isa, precision, 1, 2);
+                for threads in [2, 4, 7] {
+                    let many = case.run(isa, precision, threads, 2);
+                    assert!(same_bits(&one, &many), "{op:?} {} {precision:?} {threads} threads", isa.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_has_the_same_bits_in_any_batch() {
+    for (op, ty) in [(Op::Nt, BlockType::Q4_0), (Op::Nn, BlockType::Q5_K), (Op::Nt, BlockType::F32)] {
+        let case = Case::new(op, ty, 261, 1280, 37);
+        let (k, width) = if op == Op::Nt { (case.cols, case.rows) } else { (case.rows, case.cols) };
+        for isa in isas() {
+            for precision in PRECISIONS {
+                let all = case.run(isa, precision, 2, 1);
+                for (i, len) in [(0, 1), (5, 1), (36, 1), (3, 16), (20, 17), (4, 33)] {
+                    let part = Case { n: len, left: case.left[i * k..(i + len) * k].to_vec(), ..case.clone() };
+                    let part = Case { before: vec![0.0; len * width], ..part };
+                    let got = part.run(isa, precision, 1, 1);
+                    let same = same_bits(&got, &all[i * width..(i + len) * width]);
+                    assert!(same, "{op:?} {} {precision:?}: rows {i}..{}", isa.name(), i + len);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sum_continued_in_pieces_has_the_bits_of_the_whole() {
+    for isa in isas() {
+        for precision in PRECISIONS {
+            // The gradient of an adapter: the sum runs over tokens, which come in chunks.
+            let whole = Case::new(Op::Tn, BlockType::F32, 1216, 523, 16);
+            let (n, q, p) = (whole.rows, whole.cols, whole.n);
+            let mut sums = Vec::new();
+            for (i, cut) in [(0, 64), (64, 704), (704, 1184), (1184, n)].into_iter().enumerate() {
+                let piece = Case {
+                    rows: cut.1 - cut.0,
+                    data: whole.data[cut.0 * q * 4..cut.1 * q * 4].to_vec(),
+                    left: whole.left[cut.0 * p..cut.1 * p].to_vec(),
+                    before: if i == 0 { whole.before.clone() } else { sums },
+                    ..whole.clone()
+                };
+                sums = piece.run(isa, precision, 2, if i == 0 { 0 } else { 2 });
+            }
+            assert!(same_bits(&sums, &whole.run(isa, precision, 1, 0)), "tn {} {precision:?}", isa.name());
+
+            // Rows of a weight that come in windows, for the gradient of its input.
+            let whole = Case::new(Op::Nn, BlockType::Q4_1, 672, 288, 35);
+            let row = BlockType::Q4_1.row_bytes(whole.cols).unwrap();
+            let half = |from: usize, to: usize, before: Vec<f32>, start: usize| {
+                let left = whole.left.chunks_exact(whole.rows).flat_map(|g| g[from..to].to_vec()).collect();
+                let data = whole.data[from * row..to * row].to_vec();
+                Case { rows: to - from, data, left, before, ..whole.clone() }.run(isa, precision, 2, start)
+            };
+            let first = half(0, 320, whole.before.clone(), 1);
+            let both = half(320, 672, first, 2);
+            assert!(same_bits(&both, &whole.run(isa, precision, 1, 1)), "nn {} {precision:?}", isa.name());
+        }
+    }
+}
+
+#[test]
+fn matvec_matches_f64_and_has_the_same_bits_on_every_instruction_set() {
+    for ty in BlockType::ALL {
+        for (rows, blocks) in [(0, 1), (1, 1), (67, 5), (130, 41)] {
+            let case = Case::new(Op::Nt, ty, rows, blocks * ty.block_len(), 1);
+            for start in 0..3 {
+                let naive = case.naive(Precision::F32, start);
+                let mut bits = None;
+                for isa in isas() {
+                    for threads in [1, 3] {
+                        let pool = Pool::new(threads).unwrap();
+                        let mut scratch = vec![f32::NAN; matmul::matvec_scratch(threads)];
+                        let mut ctx = Ctx { pool: &pool, isa, precision: Precision::F32, scratch: &mut scratch };
+                        let mut y = case.before.clone();
+                        let w = Weight::new(ty, rows, case.cols, &case.data);
+                        matmul::matvec(&mut ctx, w, &case.left, &mut y, case.start(start));
+                        for (y, (sum, size)) in y.iter().zip(&naive) {
+                            assert!((f64::from(*y) - sum).abs() <= 1e-5 * size, "{} {}", isa.name(), ty.name());
+                        }
+                        assert!(same_bits(&y, bits.get_or_insert(y.clone())), "{} {}", isa.name(), ty.name());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn dequantised_rows_have_the_bits_of_the_reference() {
+    for ty in BlockType::ALL {
+        let mut random = Random(5);
+        for blocks in [0, 1, 3, 40] {
+            let len = blocks * ty.block_len();
+            let mut data = random.blocks(ty, len);
+            if ty == BlockType::F16 && blocks == 40 {
+                // Zeros, subnormals, infinities and NaN.
+                for (i, h) in [0, 0x8000, 1, 0x83ff, 0x400, 0x7bff, 0x7c00, 0xfc00, 0x7e01, 0xfd00_u16].iter().enumerate() {
+                    data[2 * i..2 * i + 2].copy_from_slice(&h.to_le_bytes());
+                }
+            }
+            let mut expected = vec![f32::NAN; len];
+            dequantize(ty, &data, &mut expected);
+            for isa in isas() {
+                let mut got = vec![f32::NAN; len];
+                dequantize_row(isa, ty, &data, &mut got);
+                assert!(same_bits(&got, &expected), "{} {} blocks of {}", isa.name(), blocks, ty.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn scratch_grows_with_n_only_and_stays_small() {
+    let f = |n, isa, precision| {
+        let nt = |rows, cols| matmul::nt_scratch(BlockType::Q4_K, rows, cols, n, 8, isa, precision);
+        let nn = |rows, cols| matmul::nn_scratch(BlockType::Q4_K, rows, cols, n, 8, isa, precision);
+        let tn = matmul::tn_scratch(n, 128, 11008, 8, isa, precision);
+        [nt(151_936, 11_008), nn(151_936, 11_008), nt(8, 256), nn(8, 256), tn]
+    };
+    for isa in ISAS {
+        for precision in PRECISIONS {
+            let mut last = f(0, isa, precision);
+            for n in [1, 2, 7, 33, 100, 512, 513, 4096, 100_000] {
+                let now = f(n, isa, precision);
+                for (last, now) in last.iter().zip(now) {
+                    assert!(now >= *last, "{} {precision:?} n {n}: {now} after {last}", isa.name());
+                    assert!(now <= 1 << 20, "{} {precision:?} n {n}: {now} elements", isa.name());
+                }
+                last = now;
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "length of x")]
+fn an_input_of_the_wrong_length_is_refused() {
+    let mut case = Case::new(Op::Nt, BlockType::F32, 4, 5, 3);
+    case.left.pop();
+    case.run(Isa::Scalar, Precision::F32, 1, 0);
+}
+
+#[test]
+#[should_panic(expected = "bytes of a q4_1 matrix of 3 rows and 64 columns")]
+fn a_weight_of_the_wrong_length_is_refused() {
+    Weight::new(BlockType::Q4_1, 3, 64, &[0; 119]);
+}

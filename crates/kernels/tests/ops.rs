@@ -1,0 +1,219 @@
+//! Every fast kernel against the scalar reference on awkward sizes, and bit for bit against itself on every instruction set and
+//! number of threads.
+
+use pocketune_kernels::attention::{self, Heads, Segment};
+use pocketune_kernels::gated::{self, Act};
+use pocketune_kernels::philox::Philox;
+use pocketune_kernels::{Isa, Pool, cross_entropy, norm, reference, rope, update};
+
+fn random(stream: u64, len: usize) -> Vec<f32> {
+    let numbers = Philox::new(11, stream);
+    (0..len as u64).map(|i| numbers.uniform(i) * 4.0 - 2.0).collect()
+}
+
+fn close(name: &str, got: &[f32], want: &[f32], tolerance: f32) {
+    assert_eq!(got.len(), want.len(), "{name}");
+    let scale = want.iter().fold(1.0_f32, |a, b| a.max(b.abs()));
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        assert!((got - want).abs() <= tolerance * scale, "{name}[{i}]: {got} instead of {want}");
+    }
+}
+
+/// Runs `run` on every instruction set of this machine with 1, 2 and 4 threads: the bits must agree. Returns the result.
+fn same_bits(name: &str, run: impl Fn(Isa, &Pool) -> Vec<f32>) -> Vec<f32> {
+    let first = run(Isa::Scalar, &Pool::new(1).unwrap());
+    for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx].into_iter().filter(|isa| isa.available()) {
+        for threads in [1, 2, 4] {
+            let got = run(isa, &Pool::new(threads).unwrap());
+            let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&first), bits(&got), "{name}: {isa:?} with {threads} threads differs from scalar");
+        }
+    }
+    first
+}
+
+#[test]
+fn norm_matches_the_reference() {
+    for (rows, width) in [(0, 5), (1, 1), (3, 17), (70, 64), (33, 576)] {
+        let (x, w, gy) = (random(1, rows * width), random(2, width), random(3, rows * width));
+        let y = same_bits("norm", |isa, pool| {
+            let mut y = vec![f32::NAN; x.len()];
+            norm::forward(isa, pool, &x, &w, 1e-5, &mut y);
+            y
+        });
+        close("norm", &y, &reference::norm(&x, &w, 1e-5), 1e-5);
+        let gx = same_bits("norm backward", |isa, pool| {
+            let mut gx = vec![f32::NAN; x.len()];
+            norm::backward(isa, pool, &x, &w, 1e-5, &gy, &mut gx, false);
+            gx
+        });
+        let want = reference::norm_backward(&x, &w, 1e-5, &gy);
+        close("norm backward", &gx, &want, 1e-4);
+        let mut sum = vec![1.0; x.len()];
+        norm::backward(Isa::best(), &Pool::new(2).unwrap(), &x, &w, 1e-5, &gy, &mut sum, true);
+        assert!(sum.iter().zip(&gx).all(|(sum, gx)| *sum == 1.0 + gx));
+    }
+}
+
+#[test]
+fn rope_matches_the_reference_and_its_inverse_undoes_it() {
+    let (d, rows) = (6, 19);
+    let positions: Vec<u32> = (0..rows as u32).map(|i| i % 7).collect();
+    let pairs: Vec<(f32, f32)> = (0..7 * d / 2).map(|i| ((i as f32).cos(), (i as f32).sin())).collect();
+    let table: Vec<f32> =
+        pairs.chunks(d / 2).flat_map(|row| row.iter().map(|p| p.0).chain(row.iter().map(|p| p.1))).collect();
+    let x = random(1, rows * 2 * d);
+    for layout in [rope::Pairs::Halves, rope::Pairs::Interleaved] {
+        let pool = Pool::new(2).unwrap();
+        let mut y = x.clone();
+        rope::rotate(&pool, &mut y, 2 * d, d, &table, &positions, layout, false);
+        let want = reference::rope(&x, &pairs, &positions, d, layout == rope::Pairs::Interleaved, false);
+        close("rope", &y, &want, 1e-6);
+        rope::rotate(&pool, &mut y, 2 * d, d, &table, &positions, layout, true);
+        close("rope and back", &y, &x, 1e-6);
+    }
+}
+
+#[test]
+fn attention_matches_the_reference() {
+    let whole = |lens: &[usize]| {
+        let mut start = 0;
+        let segments: Vec<Segment> = lens
+            .iter()
+            .map(|&len| {
+                start += len;
+                Segment { q_start: start - len, q_len: len, k_start: start - len, k_len: len }
+            })
+            .collect();
+        (segments, start)
+    };
+    for lens in [&[1][..], &[5, 0, 3], &[64], &[65, 130], &[200]] {
+        for (queries, kv, d, window) in
+            [(1, 1, 1, None), (4, 2, 16, None), (3, 3, 5, Some(1)), (7, 1, 64, Some(70)), (2, 2, 32, Some(64))]
+        {
+            let heads = Heads { queries, kv, d, scale: 0.3, window };
+            let (segments, n) = whole(lens);
+            let (q, k, v) = (random(1, n * queries * d), random(2, n * kv * d), random(3, n * kv * d));
+            let go = random(4, q.len());
+            let (out, lse) = reference::attention(&q, &k, &v, heads, &segments);
+            let got = same_bits("attention", |isa, pool| {
+                let (mut out, mut lse) = (vec![f32::NAN; q.len()], vec![f32::NAN; n * queries]);
+                let mut scratch = vec![f32::NAN; attention::scratch(heads, pool.threads())];
+                attention::forward(isa, pool, heads, &segments, &q, &k, &v, &mut out, &mut lse, &mut scratch);
+                out.extend(lse);
+                out
+            });
+            close("out", &got[..q.len()], &out, 1e-5);
+            close("lse", &got[q.len()..], &lse, 1e-5);
+            let (gq, gk, gv) = reference::attention_backward(&q, &k, &v, &out, &lse, &go, heads, &segments);
+            let got = same_bits("attention backward", |isa, pool| {
+                let (mut gq, mut gk, mut gv) =
+                    (vec![f32::NAN; q.len()], vec![f32::NAN; k.len()], vec![f32::NAN; v.len()]);
+                let mut scratch = vec![f32::NAN; attention::scratch(heads, pool.threads())];
+                attention::backward(
+                    isa,
+                    pool,
+                    heads,
+                    &segments,
+                    (&q, &k, &v),
+                    (&out, &lse, &go),
+                    (&mut gq, &mut gk, &mut gv),
+                    &mut scratch,
+                );
+                [gq, gk, gv].concat()
+            });
+            close("gq", &got[..q.len()], &gq, 1e-4);
+            close("gk", &got[q.len()..q.len() + k.len()], &gk, 1e-4);
+            close("gv", &got[q.len() + k.len()..], &gv, 1e-4);
+        }
+    }
+}
+
+#[test]
+fn attention_over_a_cache_equals_attention_over_the_whole() {
+    let heads = Heads { queries: 4, kv: 2, d: 16, scale: 0.25, window: Some(40) };
+    let n = 90;
+    let (q, k, v) = (random(1, n * 64), random(2, n * 32), random(3, n * 32));
+    let pool = Pool::new(2).unwrap();
+    let mut scratch = vec![0.0; attention::scratch(heads, 2)];
+    let mut run = |segment: Segment, q: &[f32]| {
+        let (mut out, mut lse) = (vec![0.0; q.len()], vec![0.0; q.len() / 16]);
+        attention::forward(Isa::best(), &pool, heads, &[segment], q, &k, &v, &mut out, &mut lse, &mut scratch);
+        out
+    };
+    let whole = run(Segment { q_start: 0, q_len: n, k_start: 0, k_len: n }, &q);
+    let last = run(Segment { q_start: 0, q_len: 3, k_start: 0, k_len: n }, &q[(n - 3) * 64..]);
+    close("last rows", &last, &whole[(n - 3) * 64..], 1e-6);
+}
+
+#[test]
+fn gated_activation_matches_the_reference() {
+    for act in [Act::Silu, Act::GeluTanh] {
+        for len in [0, 1, 31, 8193] {
+            let (gate, up, g) = (random(1, len), random(2, len), random(3, len));
+            let out = same_bits("gated", |isa, pool| {
+                let mut out = vec![f32::NAN; len];
+                gated::forward(isa, pool, act, &gate, &up, &mut out);
+                out
+            });
+            close("gated", &out, &reference::gated(act, &gate, &up), 1e-6);
+            let both = same_bits("gated backward", |isa, pool| {
+                let (mut gate, mut up) = (gate.clone(), up.clone());
+                gated::backward(isa, pool, act, &mut gate, &mut up, &g);
+                [gate, up].concat()
+            });
+            let (ggate, gup) = reference::gated_backward(act, &gate, &up, &g);
+            close("ggate", &both[..len], &ggate, 1e-6);
+            close("gup", &both[len..], &gup, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn cross_entropy_matches_the_reference() {
+    for (rows, vocab) in [(0, 3), (1, 1), (3, 1024), (5, 2500)] {
+        let logits = random(1, rows * vocab);
+        let labels: Vec<u32> = (0..rows as u32).map(|i| i * 37 % vocab as u32).collect();
+        let got = same_bits("cross entropy", |isa, pool| {
+            let (mut losses, mut hits) = (vec![f32::NAN; rows], vec![f32::NAN; rows]);
+            let mut gradient = logits.clone();
+            cross_entropy::rows(isa, pool, &mut gradient, &labels, Some(0.5), &mut losses, &mut hits);
+            [losses, hits, gradient].concat()
+        });
+        let (losses, gradient) = reference::cross_entropy(&logits, &labels);
+        close("loss", &got[..rows], &losses, 1e-6);
+        let halves: Vec<f32> = gradient.iter().map(|g| g * 0.5).collect();
+        close("gradient", &got[2 * rows..], &halves, 1e-6);
+        for row in 0..rows {
+            let logits = &logits[row * vocab..][..vocab];
+            let best = (0..vocab).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
+            assert_eq!(got[rows + row] == 1.0, best == labels[row] as usize);
+        }
+    }
+}
+
+#[test]
+fn a_nan_in_the_logits_reaches_the_loss() {
+    let (mut losses, mut hits) = ([0.0], [0.0]);
+    let mut logits = random(1, 3000);
+    logits[2000] = f32::NAN;
+    cross_entropy::rows(Isa::best(), &Pool::new(1).unwrap(), &mut logits, &[5], None, &mut losses, &mut hits);
+    assert!(losses[0].is_nan());
+}
+
+#[test]
+fn updates_have_the_same_bits_everywhere() {
+    let (p, g) = (random(1, 40_001), random(2, 40_001));
+    let rule = update::AdamW { lr: 0.01, weight_decay: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: 3 };
+    let moved = same_bits("adamw", |isa, pool| {
+        let (mut p, mut m, mut v) = (p.clone(), vec![0.1; p.len()], vec![0.2; p.len()]);
+        update::adamw(isa, pool, rule, &mut p, &g, &mut m, &mut v);
+        [p, m, v].concat()
+    });
+    assert!(moved[..p.len()].iter().zip(&p).any(|(a, b)| a != b));
+    same_bits("sgd", |isa, pool| {
+        let mut p = p.clone();
+        update::sgd(isa, pool, update::Sgd { lr: 0.1, weight_decay: 0.01 }, &mut p, &g);
+        p
+    });
+}
