@@ -1,1 +1,32 @@
-//! Placeholder.
+//! Text for training: a compact tokenizer, chat templates, data records and the examples made of them.
+//!
+//! The tokenizer gives the ids of Hugging Face `tokenizers` from packed arrays of a few megabytes, because loading a
+//! vocabulary must not cost more than the training step that follows. Nothing here runs a pattern or a template from a
+//! file without a bound, and nothing here stays in memory while steps run: that is the caller's part.
+
+mod added;
+mod bpe;
+mod byte_level;
+mod chat;
+mod decode;
+mod error;
+mod example;
+mod gguf;
+mod hf_folder;
+mod joins;
+mod merges;
+mod normalize;
+mod parts_json;
+mod pattern;
+mod records;
+mod split;
+mod tokenizer;
+mod tokenizer_json;
+mod vocab;
+
+pub use chat::ChatTemplate;
+pub use decode::Decoder;
+pub use error::{Result, TextError};
+pub use example::{Example, ExampleMaker};
+pub use records::{MAX_LINE, Record, Records};
+pub use tokenizer::Tokenizer;
