@@ -1,0 +1,9 @@
+//! Runs a program over one arena on this machine's processor. It decides nothing and allocates nothing while it runs.
+
+mod arena;
+mod cpu;
+mod weights;
+
+pub use arena::Arena;
+pub use cpu::{Batch, Cpu, NO_LABEL, Outcome, Rule};
+pub use weights::Weights;

@@ -1,0 +1,71 @@
+//! The one allocation of a run: zeroed anonymous memory, handed out as slices of floats. `unsafe` because slices of one arena may be
+//! held together; the plan's check says that they do not overlap.
+
+use std::ops::Range;
+
+use memmap2::MmapMut;
+
+use crate::error::{Error, Result};
+
+/// A stretch of anonymous memory. Pages that no instruction touches cost nothing.
+pub struct Arena {
+    start: *mut f32,
+    len: usize,
+    _map: MmapMut,
+}
+
+impl Arena {
+    /// An arena of `len` floats, all zero.
+    ///
+    /// # Errors
+    /// When the system has no such stretch of memory.
+    pub fn new(len: usize) -> Result<Self> {
+        let refused =
+            |source: std::io::Error| Error::System(format!("the system refused {len} floats for the arena: {source}"));
+        let bytes = len.checked_mul(4).ok_or_else(|| refused(std::io::ErrorKind::OutOfMemory.into()))?;
+        let mut map = MmapMut::map_anon(bytes.max(4)).map_err(refused)?;
+        Ok(Self { start: map.as_mut_ptr().cast(), len, _map: map })
+    }
+
+    /// Floats in all.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is nothing in it.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A part, to read.
+    ///
+    /// # Safety
+    /// No live slice that may be written overlaps it.
+    pub unsafe fn read<'a>(&self, range: Range<usize>) -> &'a [f32] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of an arena of {}", self.len);
+        // SAFETY: inside the mapping, which is aligned to a page; no writer by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
+    }
+
+    /// A part, to write.
+    ///
+    /// # Safety
+    /// No other live slice overlaps it, and the arena outlives it.
+    pub unsafe fn write<'a>(&self, range: Range<usize>) -> &'a mut [f32] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of an arena of {}", self.len);
+        // SAFETY: inside the mapping, which is aligned to a page; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+
+    /// A part, to read, while nothing else is borrowed.
+    pub fn get(&self, range: Range<usize>) -> &[f32] {
+        // SAFETY: writers come from `&mut self` or from `Cpu`, which ends them before it gives the arena out.
+        unsafe { self.read(range) }
+    }
+
+    /// A part, to write, while nothing else is borrowed.
+    pub fn get_mut(&mut self, range: Range<usize>) -> &mut [f32] {
+        // SAFETY: `&mut self` is exclusive.
+        unsafe { self.write(range) }
+    }
+}

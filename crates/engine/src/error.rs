@@ -1,0 +1,64 @@
+//! What can go wrong with a run, in words about the input.
+
+use std::path::PathBuf;
+
+/// The result of anything a user can make fail.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Something wrong with what the user supplied, or with the system underneath.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A model or adapter file is at fault.
+    #[error(transparent)]
+    Format(#[from] pocketune_formats::Error),
+    /// A tokenizer, a template or a data file is at fault.
+    #[error(transparent)]
+    Text(#[from] pocketune_text::TextError),
+    /// The model is of a kind that this build can't train.
+    #[error("{}: {fault}", path.display())]
+    Model {
+        /// The model's file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        fault: String,
+    },
+    /// An option has a value that can't work.
+    #[error("--{option} {value}: {fault}")]
+    Option {
+        /// The option's name, without dashes.
+        option: &'static str,
+        /// What was given.
+        value: String,
+        /// Why it can't work.
+        fault: String,
+    },
+    /// The adapter to start from does not fit the model.
+    #[error("{}: {fault}", path.display())]
+    Adapter {
+        /// The adapter's folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        fault: String,
+    },
+    /// A file or folder could not be written or read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The system lacks something the run needs.
+    #[error("{0}")]
+    System(String),
+    /// The numbers of a step are unusable.
+    #[error("{0}")]
+    Numbers(String),
+}
+
+impl Error {
+    /// An I/O error with its place.
+    pub fn io(path: impl Into<PathBuf>, source: std::io::Error) -> Self {
+        Self::Io { path: path.into(), source }
+    }
+}

@@ -1,0 +1,67 @@
+//! One file per `model_type`: how its configuration is read and what its blocks compute. No kernels, no derivatives.
+
+mod config;
+mod decoder;
+mod gemma3_text;
+mod llama;
+mod mistral;
+mod names;
+mod qwen2;
+mod qwen3;
+mod rope;
+mod source;
+
+pub use config::{Config, Family, RopeSpec, Scaling};
+pub use names::gguf_name;
+
+use pocketune_formats::ModelFiles;
+
+use crate::error::Result;
+use crate::graph::{Builder, Graph, LoraSpec, ValueId};
+
+impl Config {
+    /// Reads the configuration of a model.
+    ///
+    /// # Errors
+    /// When the architecture is unknown, a number is missing or out of bounds, or a tensor has another shape than it says.
+    pub fn read(files: &ModelFiles) -> Result<Self> {
+        let source = source::Source::new(files)?;
+        let config = match source.family()? {
+            Family::Llama => llama::config(&source),
+            Family::Mistral => mistral::config(&source),
+            Family::Qwen2 => qwen2::config(&source),
+            Family::Qwen3 => qwen3::config(&source),
+            Family::Gemma3Text => gemma3_text::config(&source),
+        }?;
+        config.check().map_err(|fault| source.fault(fault))?;
+        Ok(config)
+    }
+
+    /// The graph of the model, with adapters where `lora` says.
+    ///
+    /// # Errors
+    /// When there are fewer layers than are to be trained, or a linear is too small for the rank.
+    pub fn graph(&self, lora: Option<&LoraSpec>) -> Result<Graph> {
+        if let Some(lora) = lora {
+            lora.check()?;
+            lora.layers.check(self.layers)?;
+        }
+        let mut b = Builder::new(&self.prefix, self.layers, lora);
+        let tables = decoder::RopeTables::new(&mut b, self);
+        let mut x: ValueId = b.embed(self.vocab, self.hidden, self.embed_scale);
+        for block in 0..self.layers {
+            b.enter(block);
+            x = match self.family {
+                Family::Llama => llama::block(&mut b, self, &tables, x),
+                Family::Mistral => mistral::block(&mut b, self, &tables, x),
+                Family::Qwen2 => qwen2::block(&mut b, self, &tables, x),
+                Family::Qwen3 => qwen3::block(&mut b, self, &tables, x),
+                Family::Gemma3Text => gemma3_text::block(&mut b, self, &tables, x, block),
+            };
+        }
+        b.leave();
+        let x = b.norm(x, "norm", crate::graph::Role::Normed, self.hidden, self.norm_eps, self.norm_plus);
+        let head = if self.tied { format!("{}embed_tokens.weight", self.prefix) } else { "lm_head.weight".into() };
+        Ok(b.cross_entropy(x, &head))
+    }
+}

@@ -1,0 +1,188 @@
+//! A model's forward pass as a static graph of about ten coarse operations. Every value is a matrix of `[tokens, cols]` floats, so
+//! the graph holds for any number of tokens. It runs nothing and knows no file.
+
+pub mod adapter;
+pub mod builder;
+mod op;
+
+pub use adapter::{Layers, LoraSpec, Module, Target};
+pub use builder::Builder;
+pub use op::Op;
+
+/// A value of the graph, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId(pub usize);
+
+/// A frozen matrix, by number in [`Graph::weights`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WeightId(pub usize);
+
+/// A frozen vector (norm weight or bias), by number in [`Graph::vectors`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VectorId(pub usize);
+
+/// A trainable matrix, by number in [`Graph::params`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ParamId(pub usize);
+
+/// A table of rotations, by number in [`Graph::ropes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RopeId(pub usize);
+
+/// What a value is inside its block; policies choose by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    /// The residual stream before a block.
+    BlockInput,
+    /// The residual stream between attention and feed-forward.
+    Middle,
+    /// The output of a norm that feeds linears.
+    Normed,
+    /// Queries, keys or values before norm or rotation.
+    Projected,
+    /// Queries and keys as attention reads them, and values.
+    Attended,
+    /// The output of attention.
+    AttentionOut,
+    /// The log-sum-exp of attention's rows.
+    LogSumExp,
+    /// The gate or up projection.
+    Ffn,
+    /// The gated product.
+    Activated,
+    /// The low-rank inside of an adapter.
+    LowRank,
+    /// A sub-layer's output on its way to the residual sum.
+    Branch,
+}
+
+/// A matrix of `[tokens, cols]` that the graph computes.
+#[derive(Clone, Debug)]
+pub struct Value {
+    /// Its name inside the block, for reports.
+    pub name: &'static str,
+    /// What it is.
+    pub role: Role,
+    /// The block that computes it, where one does.
+    pub block: Option<usize>,
+    /// Elements a token.
+    pub cols: usize,
+}
+
+/// One operation with the values it reads and makes.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What it computes.
+    pub op: Op,
+    /// Values it reads.
+    pub inputs: Vec<ValueId>,
+    /// Values it makes.
+    pub outputs: Vec<ValueId>,
+    /// The block it belongs to.
+    pub block: Option<usize>,
+}
+
+/// A frozen matrix that the graph multiplies with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightDecl {
+    /// Its Hugging Face name.
+    pub name: String,
+    /// Output dimension.
+    pub rows: usize,
+    /// Input dimension.
+    pub cols: usize,
+}
+
+/// A frozen vector.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VectorDecl {
+    /// Its Hugging Face name.
+    pub name: String,
+    /// Its length.
+    pub len: usize,
+    /// What is added to every element as it is read (Gemma stores norm weights less one).
+    pub plus: f32,
+}
+
+/// The frequencies of a rotation: one for each pair of a head.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeDecl {
+    /// Radians a position, for each pair.
+    pub frequencies: Vec<f64>,
+}
+
+/// A trainable matrix of an adapter. Both factors have `rank` rows: A is `[rank, in]`, B is held transposed, `[rank, out]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Param {
+    /// Which of [`Graph::modules`] it belongs to.
+    pub module: usize,
+    /// Rows, the adapter's rank.
+    pub rank: usize,
+    /// Columns: input dimension for A, output dimension for B.
+    pub cols: usize,
+}
+
+impl Param {
+    /// Number of elements.
+    pub const fn len(&self) -> usize {
+        self.rank * self.cols
+    }
+
+    /// Whether it has no elements.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The forward pass of a model with its adapters.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    /// Values, in the order they are made.
+    pub values: Vec<Value>,
+    /// Operations, in an order that computes everything before it is read.
+    pub nodes: Vec<Node>,
+    /// Frozen matrices.
+    pub weights: Vec<WeightDecl>,
+    /// Frozen vectors.
+    pub vectors: Vec<VectorDecl>,
+    /// Rotations.
+    pub ropes: Vec<RopeDecl>,
+    /// Adapted linears, with two params each: A at `2 i`, B at `2 i + 1`.
+    pub modules: Vec<Module>,
+    /// Trainable matrices.
+    pub params: Vec<Param>,
+    /// Number of blocks.
+    pub blocks: usize,
+    /// Most tokens a record may have, where the model says.
+    pub vocab: usize,
+}
+
+impl Graph {
+    /// The node that makes each value.
+    pub fn producers(&self) -> Vec<usize> {
+        let mut producers = vec![usize::MAX; self.values.len()];
+        for (at, node) in self.nodes.iter().enumerate() {
+            for output in &node.outputs {
+                producers[output.0] = at;
+            }
+        }
+        producers
+    }
+
+    /// Which values depend on a trainable matrix, so that a gradient must flow through them. Nothing else gets one.
+    pub fn needs_gradient(&self) -> Vec<bool> {
+        let mut needs = vec![false; self.values.len()];
+        for node in &self.nodes {
+            let trainable = !node.op.params().is_empty() || node.inputs.iter().any(|input| needs[input.0]);
+            for output in &node.outputs {
+                needs[output.0] = trainable;
+            }
+        }
+        needs
+    }
+
+    /// Trainable numbers.
+    pub fn trainable(&self) -> usize {
+        self.params.iter().map(Param::len).sum()
+    }
+}

@@ -1,0 +1,181 @@
+//! The words that a family's file is written in: each makes a node and gives back its value.
+
+use pocketune_kernels::attention::Heads;
+use pocketune_kernels::gated::Act;
+use pocketune_kernels::rope::Pairs;
+
+use super::{
+    Graph, LoraSpec, Module, Node, Op, Param, ParamId, Role, RopeDecl, RopeId, Target, Value, ValueId, VectorDecl,
+    VectorId, WeightDecl, WeightId,
+};
+
+/// Builds a [`Graph`] node by node.
+pub struct Builder<'a> {
+    graph: Graph,
+    lora: Option<&'a LoraSpec>,
+    /// Where the blocks' tensors are, such as `model.`.
+    prefix: &'a str,
+    block: Option<usize>,
+    blocks: usize,
+}
+
+impl<'a> Builder<'a> {
+    /// A graph of `blocks` blocks, whose tensors' names start with `prefix`, with adapters as `lora` says.
+    pub fn new(prefix: &'a str, blocks: usize, lora: Option<&'a LoraSpec>) -> Self {
+        Self { graph: Graph { blocks, ..Graph::default() }, lora, prefix, block: None, blocks }
+    }
+
+    /// The next nodes belong to block `block`.
+    pub fn enter(&mut self, block: usize) {
+        self.block = Some(block);
+    }
+
+    /// The next nodes belong to no block.
+    pub fn leave(&mut self) {
+        self.block = None;
+    }
+
+    fn name(&self, name: &str) -> String {
+        match self.block {
+            Some(block) => format!("{}layers.{block}.{name}", self.prefix),
+            None => format!("{}{name}", self.prefix),
+        }
+    }
+
+    fn value(&mut self, name: &'static str, role: Role, cols: usize) -> ValueId {
+        self.graph.values.push(Value { name, role, block: self.block, cols });
+        ValueId(self.graph.values.len() - 1)
+    }
+
+    fn node(&mut self, op: Op, inputs: &[ValueId], outputs: &[ValueId]) {
+        self.graph.nodes.push(Node { op, inputs: inputs.into(), outputs: outputs.into(), block: self.block });
+    }
+
+    fn cols(&self, value: ValueId) -> usize {
+        self.graph.values[value.0].cols
+    }
+
+    fn weight(&mut self, decl: WeightDecl) -> WeightId {
+        let known = self.graph.weights.iter().position(|weight| *weight == decl);
+        WeightId(known.unwrap_or_else(|| {
+            self.graph.weights.push(decl);
+            self.graph.weights.len() - 1
+        }))
+    }
+
+    fn vector(&mut self, name: String, len: usize, plus: f32) -> VectorId {
+        self.graph.vectors.push(VectorDecl { name, len, plus });
+        VectorId(self.graph.vectors.len() - 1)
+    }
+
+    /// A table of rotations.
+    pub fn rope_table(&mut self, frequencies: Vec<f64>) -> RopeId {
+        self.graph.ropes.push(RopeDecl { frequencies });
+        RopeId(self.graph.ropes.len() - 1)
+    }
+
+    /// The embedding of every token, times `scale`.
+    pub fn embed(&mut self, vocab: usize, hidden: usize, scale: f32) -> ValueId {
+        let name = self.name("embed_tokens.weight");
+        self.graph.vocab = vocab;
+        let weight = self.weight(WeightDecl { name, rows: vocab, cols: hidden });
+        let out = self.value("x", Role::BlockInput, hidden);
+        self.node(Op::Embed { weight, scale }, &[], &[out]);
+        out
+    }
+
+    /// RMS norm over groups of `width` columns with the weight `name` (plus `plus`).
+    pub fn norm(&mut self, x: ValueId, name: &'static str, role: Role, width: usize, eps: f32, plus: f32) -> ValueId {
+        let weight = self.name(&format!("{name}.weight"));
+        let weight = self.vector(weight, width, plus);
+        let cols = self.cols(x);
+        let out = self.value(name, role, cols);
+        self.node(Op::Norm { weight, width, eps }, &[x], &[out]);
+        out
+    }
+
+    /// A linear of `rows` outputs, with a bias where `bias`, and with an adapter where the specification has one.
+    pub fn linear(
+        &mut self,
+        x: ValueId,
+        group: &'static str,
+        target: Target,
+        rows: usize,
+        bias: bool,
+        role: Role,
+        permuted: Option<usize>,
+    ) -> ValueId {
+        let (path, cols) = (self.name(&format!("{group}.{}", target.name())), self.cols(x));
+        let lora = self.adapter(x, &path, target, rows, permuted);
+        let weight = self.weight(WeightDecl { name: format!("{path}.weight"), rows, cols });
+        let bias = bias.then(|| self.vector(format!("{path}.bias"), rows, 0.0));
+        let out = self.value(target.name(), role, rows);
+        match lora {
+            Some((h, b, scale)) => self.node(Op::Linear { weight, bias, lora: Some((b, scale)) }, &[x, h], &[out]),
+            None => self.node(Op::Linear { weight, bias, lora: None }, &[x], &[out]),
+        }
+        out
+    }
+
+    fn adapter(
+        &mut self,
+        x: ValueId,
+        path: &str,
+        target: Target,
+        rows: usize,
+        permuted: Option<usize>,
+    ) -> Option<(ValueId, ParamId, f32)> {
+        let (lora, block) = (self.lora?, self.block?);
+        if !lora.layers.contains(block, self.blocks) || !lora.targets.contains(&target) {
+            return None;
+        }
+        let (cols, rank, module) = (self.cols(x), lora.rank, self.graph.modules.len());
+        self.graph.modules.push(Module { path: path.into(), target, cols, rows, permuted });
+        let a = ParamId(self.graph.params.len());
+        self.graph.params.push(Param { module, rank, cols });
+        self.graph.params.push(Param { module, rank, cols: rows });
+        let h = self.value("lora", Role::LowRank, rank);
+        self.node(Op::LoraDown { a, scale: lora.scale() }, &[x], &[h]);
+        Some((h, ParamId(a.0 + 1), lora.scale()))
+    }
+
+    /// Rotary positions on heads of `d` elements.
+    pub fn rope(&mut self, x: ValueId, table: RopeId, d: usize, pairs: Pairs) -> ValueId {
+        let (name, cols) = (self.graph.values[x.0].name, self.cols(x));
+        let out = self.value(name, Role::Attended, cols);
+        self.node(Op::Rope { table, d, pairs }, &[x], &[out]);
+        out
+    }
+
+    /// Causal attention.
+    pub fn attention(&mut self, q: ValueId, k: ValueId, v: ValueId, heads: Heads) -> ValueId {
+        let out = self.value("attention", Role::AttentionOut, heads.queries * heads.d);
+        let lse = self.value("logsumexp", Role::LogSumExp, heads.queries);
+        self.node(Op::Attention { heads }, &[q, k, v], &[out, lse]);
+        out
+    }
+
+    /// The gated activation.
+    pub fn gated(&mut self, gate: ValueId, up: ValueId, act: Act) -> ValueId {
+        let cols = self.cols(gate);
+        let out = self.value("activated", Role::Activated, cols);
+        self.node(Op::Gated { act }, &[gate, up], &[out]);
+        out
+    }
+
+    /// The residual sum of `x` and a sub-layer's output.
+    pub fn add(&mut self, x: ValueId, branch: ValueId, name: &'static str, role: Role) -> ValueId {
+        let cols = self.cols(x);
+        let out = self.value(name, role, cols);
+        self.node(Op::Add, &[x, branch], &[out]);
+        out
+    }
+
+    /// The head `name` with the loss; ends the graph.
+    pub fn cross_entropy(mut self, x: ValueId, name: &str) -> Graph {
+        let (rows, cols) = (self.graph.vocab, self.cols(x));
+        let weight = self.weight(WeightDecl { name: name.into(), rows, cols });
+        self.node(Op::CrossEntropy { weight }, &[x], &[]);
+        self.graph
+    }
+}

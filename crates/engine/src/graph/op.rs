@@ -1,0 +1,126 @@
+//! The operations, and for each: which of its values its derivative reads, whether it may overwrite an input, and its cost.
+
+use pocketune_kernels::attention::Heads;
+use pocketune_kernels::gated::Act;
+use pocketune_kernels::rope::Pairs;
+
+use super::{Graph, Node, ParamId, RopeId, ValueId, VectorId, WeightId};
+
+/// A coarse operation. The derivative of each lies beside its forward in the kernel of the same name.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Rows of a table, by token, times a scale: `-> x`.
+    Embed {
+        /// The table, `[vocab, hidden]`.
+        weight: WeightId,
+        /// What rows are multiplied with.
+        scale: f32,
+    },
+    /// RMS norm over groups of `width` columns: `x -> y`.
+    Norm {
+        /// Its weight.
+        weight: VectorId,
+        /// Elements that share a statistic.
+        width: usize,
+        /// Added to the mean square.
+        eps: f32,
+    },
+    /// The first factor of an adapter, scaled: `x -> h = scale x Aᵀ`.
+    LoraDown {
+        /// The factor A.
+        a: ParamId,
+        /// alpha / rank.
+        scale: f32,
+    },
+    /// A frozen linear with the second factor of its adapter: `x [, h] -> y = x Wᵀ + bias + h Bᵀ`.
+    Linear {
+        /// The frozen matrix.
+        weight: WeightId,
+        /// Added to every row.
+        bias: Option<VectorId>,
+        /// The factor B and the scale that its `h` carries.
+        lora: Option<(ParamId, f32)>,
+    },
+    /// Rotary positions, in place: `x -> y`.
+    Rope {
+        /// The angles.
+        table: RopeId,
+        /// Elements of a head.
+        d: usize,
+        /// How elements pair up.
+        pairs: Pairs,
+    },
+    /// Causal attention: `q, k, v -> out, lse`.
+    Attention {
+        /// Its shape.
+        heads: Heads,
+    },
+    /// `gate, up -> act(gate) up`.
+    Gated {
+        /// The activation.
+        act: Act,
+    },
+    /// The residual sum, in place of the branch: `x, branch -> y`.
+    Add,
+    /// The head and the loss in one: `x ->`; logits never exist whole.
+    CrossEntropy {
+        /// The head, `[vocab, hidden]`.
+        weight: WeightId,
+    },
+}
+
+impl Op {
+    /// The trainable matrices it multiplies with.
+    pub fn params(&self) -> Vec<ParamId> {
+        match self {
+            Op::LoraDown { a, .. } => vec![*a],
+            Op::Linear { lora: Some((b, _)), .. } => vec![*b],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The input that its output takes the place of.
+    pub const fn in_place(&self) -> Option<usize> {
+        match self {
+            Op::Rope { .. } => Some(0),
+            Op::Add => Some(1),
+            _ => None,
+        }
+    }
+}
+
+impl Node {
+    /// The values that this node's derivative reads, given which inputs need a gradient.
+    pub fn derivative_reads(&self, needs: &[bool]) -> Vec<ValueId> {
+        let any = self.inputs.iter().any(|input| needs[input.0]);
+        match &self.op {
+            // gA = ghᵀ x.
+            Op::LoraDown { .. } => vec![self.inputs[0]],
+            // gB = hᵀ g; the frozen part reads no value at all.
+            Op::Linear { lora: Some(_), .. } => vec![self.inputs[1]],
+            Op::Norm { .. } if any => vec![self.inputs[0]],
+            Op::Attention { .. } if any => self.inputs.iter().chain(&self.outputs).copied().collect(),
+            Op::Gated { .. } if any => self.inputs.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Multiply-adds a token of the forward pass, with `seen` keys a query on average, counted twice as flops.
+    pub fn flops(&self, graph: &Graph, seen: f64) -> f64 {
+        let matrix = |weight: WeightId| {
+            let weight = &graph.weights[weight.0];
+            2.0 * weight.rows as f64 * weight.cols as f64
+        };
+        match &self.op {
+            Op::Linear { weight, lora, .. } => {
+                matrix(*weight) + lora.map_or(0.0, |(b, _)| 2.0 * graph.params[b.0].len() as f64)
+            }
+            Op::LoraDown { a, .. } => 2.0 * graph.params[a.0].len() as f64,
+            Op::CrossEntropy { weight } => matrix(*weight),
+            Op::Attention { heads } => {
+                4.0 * (heads.queries * heads.d) as f64 * heads.window.map_or(seen, |w| seen.min(w as f64))
+            }
+            Op::Embed { .. } | Op::Norm { .. } | Op::Rope { .. } | Op::Gated { .. } | Op::Add => 0.0,
+        }
+    }
+}

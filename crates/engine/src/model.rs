@@ -1,0 +1,87 @@
+//! A model as a user names it: its files, its configuration, its tokenizer and its chat template.
+
+use std::path::{Path, PathBuf};
+
+use pocketune_formats::ModelFiles;
+use pocketune_text::{ChatTemplate, Tokenizer};
+
+use crate::error::{Error, Result};
+use crate::families::Config;
+
+/// Where a model comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A GGUF file or a Hugging Face folder.
+    Path(PathBuf),
+    /// A GGUF file inside the program.
+    Embedded {
+        /// Its name in messages and adapters.
+        name: &'static str,
+        /// Its content.
+        bytes: &'static [u8],
+    },
+}
+
+impl Source {
+    /// The name for messages and for the adapter's configuration.
+    pub fn name(&self) -> String {
+        match self {
+            Source::Path(path) => path.display().to_string(),
+            Source::Embedded { name, .. } => (*name).into(),
+        }
+    }
+}
+
+/// An opened model; its weights are mapped, not read.
+pub struct Model {
+    /// Its files.
+    pub files: ModelFiles,
+    /// Its numbers.
+    pub config: Config,
+}
+
+impl Model {
+    /// Opens a model.
+    ///
+    /// # Errors
+    /// When it is missing, malformed, or of an unknown family.
+    pub fn open(source: &Source) -> Result<Self> {
+        let files = match source {
+            Source::Path(path) => ModelFiles::open(path)?,
+            Source::Embedded { name, bytes } => ModelFiles::from_gguf_bytes(name, bytes)?,
+        };
+        let config = Config::read(&files)?;
+        Ok(Self { files, config })
+    }
+
+    /// Reads its tokenizer.
+    ///
+    /// # Errors
+    /// When there is none, it is malformed, or it has more tokens than the model.
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        let tokenizer = match (self.files.gguf(), self.files.folder()) {
+            (Some(gguf), _) => Tokenizer::from_gguf(gguf)?,
+            (None, folder) => Tokenizer::from_hf_folder(folder.unwrap_or(Path::new(".")))?,
+        };
+        if tokenizer.vocab_size() > self.config.vocab {
+            let fault = format!(
+                "the tokenizer has {} tokens and the model's embedding {}",
+                tokenizer.vocab_size(),
+                self.config.vocab
+            );
+            return Err(Error::Model { path: self.files.path().into(), fault });
+        }
+        Ok(tokenizer)
+    }
+
+    /// Reads its chat template, where it has one.
+    ///
+    /// # Errors
+    /// When it is malformed.
+    pub fn chat_template(&self) -> Result<Option<ChatTemplate>> {
+        Ok(match (self.files.gguf(), self.files.folder()) {
+            (Some(gguf), _) => ChatTemplate::from_gguf(gguf)?,
+            (None, folder) => ChatTemplate::find(folder.unwrap_or(Path::new(".")))?,
+        })
+    }
+}

@@ -1,0 +1,69 @@
+//! Turns a graph into a flat program over one arena: what is kept and what is recomputed, in which order, and at which offset
+//! everything lies. The same program is walked by the simulator, by the reports and by the backend. No data is touched here.
+
+mod emit;
+mod layout;
+mod place;
+mod policy;
+mod program;
+
+pub use layout::{Layout, Span};
+pub use policy::{Policy, PolicyName};
+pub use program::{Access, Buf, Buffer, Grad, Instr, Kind, Program};
+
+use pocketune_kernels::matmul::Precision;
+use pocketune_kernels::{BlockType, Isa};
+
+use crate::graph::Graph;
+
+/// What the kernels run with; it decides how much scratch memory they need.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    /// Threads that share a step.
+    pub threads: usize,
+    /// The instruction set.
+    pub isa: Isa,
+    /// What matrix inputs are rounded to.
+    pub precision: Precision,
+}
+
+/// What a program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Forward and backward; every gradient is applied when it is complete and its memory reused at once.
+    TrainAndUpdate,
+    /// Forward and backward; gradients add up in memory of their own until they are applied.
+    Accumulate,
+    /// Forward up to the loss.
+    Evaluate,
+    /// Forward over a cache of keys and values, up to the logits of the last token.
+    Generate {
+        /// Most tokens that the cache holds.
+        context: usize,
+    },
+}
+
+/// Everything a program depends on.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// The model.
+    pub graph: &'a Graph,
+    /// How each of the graph's weights is stored.
+    pub types: &'a [BlockType],
+    /// Most tokens a run of the program handles.
+    pub tokens: usize,
+    /// What the kernels run with.
+    pub machine: Machine,
+    /// What is kept for the backward pass.
+    pub policy: Policy,
+    /// What the program is for.
+    pub mode: Mode,
+}
+
+/// Compiles the program for `request`.
+pub fn compile(request: Request) -> Program {
+    let mut program = emit::emit(request);
+    place::place(&mut program);
+    program.check();
+    program
+}

@@ -1,0 +1,72 @@
+//! Where the things that outlive a program lie: at the start of the arena, in floats.
+
+use std::ops::Range;
+
+use super::Mode;
+use crate::graph::{Graph, ParamId};
+
+/// A stretch of the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// First float.
+    pub start: usize,
+    /// Number of floats.
+    pub len: usize,
+}
+
+impl Span {
+    /// As a range.
+    pub const fn range(self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+}
+
+/// The persistent part of the arena.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    /// Trainable matrices.
+    pub params: Vec<Span>,
+    /// Their optimizer states, `states` vectors each (first moments, second moments).
+    pub states: Vec<Vec<Span>>,
+    /// Their gradient sums, where a step accumulates.
+    pub grads: Vec<Span>,
+    /// Norm weights and biases.
+    pub vectors: Vec<Span>,
+    /// Cosines and sines by position.
+    pub ropes: Vec<Span>,
+    /// Keys and values of every block, where text is generated.
+    pub caches: Vec<[Span; 2]>,
+    /// Floats in all.
+    pub len: usize,
+}
+
+impl Layout {
+    /// The layout for `graph` with `states` optimizer vectors a matrix, records of up to `positions` tokens, and a cache of
+    /// `kv_width` floats a token and block when generating.
+    pub fn new(graph: &Graph, states: usize, positions: usize, mode: Mode, kv_width: usize) -> Self {
+        let mut layout = Self::default();
+        let sizes: Vec<usize> = graph.params.iter().map(|param| param.len()).collect();
+        layout.params = sizes.iter().map(|&len| layout.take(len)).collect();
+        layout.states = sizes.iter().map(|&len| (0..states).map(|_| layout.take(len)).collect()).collect();
+        if mode == Mode::Accumulate {
+            layout.grads = sizes.iter().map(|&len| layout.take(len)).collect();
+        }
+        layout.vectors = graph.vectors.iter().map(|vector| layout.take(vector.len)).collect();
+        layout.ropes = graph.ropes.iter().map(|rope| layout.take(positions * 2 * rope.frequencies.len())).collect();
+        if let Mode::Generate { context } = mode {
+            layout.caches = (0..graph.blocks).map(|_| [(); 2].map(|()| layout.take(context * kv_width))).collect();
+        }
+        layout
+    }
+
+    fn take(&mut self, len: usize) -> Span {
+        let span = Span { start: self.len, len };
+        self.len += len.next_multiple_of(16);
+        span
+    }
+
+    /// The stretch of a trainable matrix.
+    pub fn param(&self, param: ParamId) -> Span {
+        self.params[param.0]
+    }
+}

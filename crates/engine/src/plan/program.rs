@@ -1,0 +1,362 @@
+//! A flat program: instructions over buffers of one arena. A buffer has a lifetime and an offset; nothing else is ever allocated.
+
+use pocketune_kernels::attention::Heads;
+use pocketune_kernels::gated::Act;
+use pocketune_kernels::rope::Pairs;
+
+use super::Mode;
+use crate::graph::{ParamId, RopeId, VectorId, WeightId};
+
+/// A buffer of a program, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Buf(pub usize);
+
+/// What a buffer holds, for reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A value that waits for the backward pass.
+    Checkpoint,
+    /// A value or gradient in use.
+    Work,
+    /// Logits and what belongs to them.
+    Loss,
+    /// The gradient of a trainable matrix.
+    Gradient,
+    /// A kernel's scratch memory.
+    Scratch,
+}
+
+/// A stretch of the arena for part of a program.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    /// What it is, for reports.
+    pub name: &'static str,
+    /// The block it belongs to.
+    pub block: Option<usize>,
+    /// What it holds.
+    pub kind: Kind,
+    /// Length in floats, for as many tokens as the program handles at most.
+    pub len: usize,
+    /// Floats a token, where it is a value: a run of fewer tokens uses that much less of it.
+    pub cols: Option<usize>,
+    /// First instruction that writes it.
+    pub first: usize,
+    /// Last instruction that reads or writes it.
+    pub last: usize,
+    /// Where it starts in the transient part of the arena, in floats.
+    pub offset: usize,
+}
+
+/// How an instruction uses a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reads it.
+    Read,
+    /// Writes it, whatever was there.
+    Write,
+    /// Reads and writes it.
+    Update,
+}
+
+/// Where the gradient of a trainable matrix goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grad {
+    /// Into a buffer that lives until the update.
+    Once(Buf),
+    /// Added to what the step has summed so far.
+    Sum(ParamId),
+}
+
+/// One call of a kernel. `gx` pairs a buffer with whether the result is added to what it holds.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub enum Instr {
+    Embed {
+        weight: WeightId,
+        scale: f32,
+        out: Buf,
+    },
+    Norm {
+        weight: VectorId,
+        eps: f32,
+        x: Buf,
+        out: Buf,
+    },
+    NormBackward {
+        weight: VectorId,
+        eps: f32,
+        x: Buf,
+        g: Buf,
+        gx: (Buf, bool),
+    },
+    LoraDown {
+        a: ParamId,
+        scale: f32,
+        x: Buf,
+        h: Buf,
+        scratch: Buf,
+    },
+    LoraDownBackward {
+        a: ParamId,
+        x: Buf,
+        gh: Buf,
+        ga: Grad,
+        gx: Option<(Buf, bool)>,
+        scratch: Buf,
+    },
+    Linear {
+        weight: WeightId,
+        bias: Option<VectorId>,
+        lora: Option<(ParamId, Buf)>,
+        x: Buf,
+        out: Buf,
+        scratch: Buf,
+    },
+    LinearBackward {
+        weight: WeightId,
+        g: Buf,
+        gx: Option<(Buf, bool)>,
+        lora: Option<LoraUp>,
+        scratch: Buf,
+    },
+    Rope {
+        table: RopeId,
+        d: usize,
+        pairs: Pairs,
+        x: Buf,
+        inverse: bool,
+    },
+    Attention {
+        heads: Heads,
+        q: Buf,
+        k: Buf,
+        v: Buf,
+        out: Buf,
+        lse: Buf,
+        scratch: Buf,
+    },
+    /// Attention over the block's cache, to which k and v are appended first.
+    CachedAttention {
+        block: usize,
+        heads: Heads,
+        q: Buf,
+        k: Buf,
+        v: Buf,
+        out: Buf,
+        lse: Buf,
+        scratch: Buf,
+    },
+    AttentionBackward {
+        heads: Heads,
+        read: [Buf; 6],
+        write: [Buf; 3],
+        scratch: Buf,
+    },
+    Gated {
+        act: Act,
+        gate: Buf,
+        up: Buf,
+        out: Buf,
+    },
+    /// The gradients take the place of gate and up.
+    GatedBackward {
+        act: Act,
+        gate: Buf,
+        up: Buf,
+        g: Buf,
+    },
+    /// `to += from`.
+    Add {
+        from: Buf,
+        to: Buf,
+    },
+    Copy {
+        from: Buf,
+        to: Buf,
+    },
+    CrossEntropy {
+        weight: WeightId,
+        rows: usize,
+        x: Buf,
+        gx: Option<Buf>,
+        work: Buf,
+    },
+    /// Logits of the last token.
+    Logits {
+        weight: WeightId,
+        x: Buf,
+        out: Buf,
+        scratch: Buf,
+    },
+    /// Applies a gradient.
+    Update {
+        param: ParamId,
+        grad: Buf,
+    },
+}
+
+/// The adapter's part of a linear's backward pass: `gB = hᵀ g`, `gh = scale g B`.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct LoraUp {
+    pub b: ParamId,
+    pub scale: f32,
+    pub h: Buf,
+    pub gh: Buf,
+    pub gb: Grad,
+}
+
+impl Instr {
+    /// Calls `see` for every buffer the instruction uses.
+    pub fn buffers(&self, see: &mut dyn FnMut(Buf, Access)) {
+        use Access::{Read, Update, Write};
+        let target =
+            |see: &mut dyn FnMut(Buf, Access), (buf, add): (Buf, bool)| see(buf, if add { Update } else { Write });
+        let grad = |see: &mut dyn FnMut(Buf, Access), grad: Grad| {
+            if let Grad::Once(buf) = grad {
+                see(buf, Write);
+            }
+        };
+        match *self {
+            Instr::Embed { out, .. } => see(out, Write),
+            Instr::Norm { x, out, .. } => {
+                see(x, Read);
+                see(out, Write);
+            }
+            Instr::NormBackward { x, g, gx, .. } => {
+                see(x, Read);
+                see(g, Read);
+                target(see, gx);
+            }
+            Instr::LoraDown { x, h, scratch, .. } => {
+                see(x, Read);
+                see(h, Write);
+                see(scratch, Write);
+            }
+            Instr::LoraDownBackward { x, gh, ga, gx, scratch, .. } => {
+                see(x, Read);
+                see(gh, Read);
+                grad(see, ga);
+                if let Some(gx) = gx {
+                    target(see, gx);
+                }
+                see(scratch, Write);
+            }
+            Instr::Linear { lora, x, out, scratch, .. } => {
+                see(x, Read);
+                if let Some((_, h)) = lora {
+                    see(h, Read);
+                }
+                see(out, Write);
+                see(scratch, Write);
+            }
+            Instr::LinearBackward { g, gx, lora, scratch, .. } => {
+                see(g, Read);
+                if let Some(gx) = gx {
+                    target(see, gx);
+                }
+                if let Some(lora) = lora {
+                    see(lora.h, Read);
+                    see(lora.gh, Write);
+                    grad(see, lora.gb);
+                }
+                see(scratch, Write);
+            }
+            Instr::Rope { x, .. } => see(x, Update),
+            Instr::Attention { q, k, v, out, lse, scratch, .. }
+            | Instr::CachedAttention { q, k, v, out, lse, scratch, .. } => {
+                [q, k, v].into_iter().for_each(|buf| see(buf, Read));
+                [out, lse, scratch].into_iter().for_each(|buf| see(buf, Write));
+            }
+            Instr::AttentionBackward { read, write, scratch, .. } => {
+                read.into_iter().for_each(|buf| see(buf, Read));
+                write.into_iter().chain([scratch]).for_each(|buf| see(buf, Write));
+            }
+            Instr::Gated { gate, up, out, .. } => {
+                see(gate, Read);
+                see(up, Read);
+                see(out, Write);
+            }
+            Instr::GatedBackward { gate, up, g, .. } => {
+                see(gate, Update);
+                see(up, Update);
+                see(g, Read);
+            }
+            Instr::Add { from, to } => {
+                see(from, Read);
+                see(to, Update);
+            }
+            Instr::Copy { from, to } => {
+                see(from, Read);
+                see(to, Write);
+            }
+            Instr::CrossEntropy { x, gx, work, .. } => {
+                see(x, Read);
+                if let Some(gx) = gx {
+                    see(gx, Write);
+                }
+                see(work, Write);
+            }
+            Instr::Logits { x, out, scratch, .. } => {
+                see(x, Read);
+                see(out, Write);
+                see(scratch, Write);
+            }
+            Instr::Update { grad, .. } => see(grad, Read),
+        }
+    }
+}
+
+/// Instructions, buffers and the size of the arena's transient part.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// What it is for.
+    pub mode: Mode,
+    /// Most tokens a run handles.
+    pub tokens: usize,
+    /// The calls, in order.
+    pub instrs: Vec<Instr>,
+    /// The stretches of the arena they use.
+    pub buffers: Vec<Buffer>,
+    /// The buffer that holds the logits at the end, for [`Mode::Generate`].
+    pub logits: Option<Buf>,
+    /// Floats of the arena's transient part.
+    pub len: usize,
+}
+
+impl Program {
+    /// Floats alive while instruction `at` runs.
+    pub fn live(&self, at: usize) -> usize {
+        self.buffers.iter().filter(|buffer| buffer.first <= at && at <= buffer.last).map(|buffer| buffer.len).sum()
+    }
+
+    /// Verifies what the backend's memory safety rests on: buffers alive together do not overlap, lie inside the arena, and are
+    /// written before they are read; no instruction uses one buffer twice if it writes it.
+    ///
+    /// # Panics
+    /// When the planner made a mistake.
+    pub fn check(&self) {
+        for (i, a) in self.buffers.iter().enumerate() {
+            assert!(a.first <= a.last && a.offset + a.len <= self.len, "buffer {} lies outside", a.name);
+            for b in &self.buffers[i + 1..] {
+                let together = a.first <= b.last && b.first <= a.last;
+                let apart = a.offset + a.len <= b.offset || b.offset + b.len <= a.offset;
+                assert!(!together || apart, "{} and {} overlap", a.name, b.name);
+            }
+        }
+        let mut written = vec![false; self.buffers.len()];
+        for (at, instr) in self.instrs.iter().enumerate() {
+            let mut seen: Vec<(Buf, Access)> = Vec::new();
+            instr.buffers(&mut |buf, access| {
+                assert!(access == Access::Write || written[buf.0], "instruction {at} reads an unwritten buffer");
+                let clash =
+                    seen.iter().any(|&(other, a)| other == buf && (a != Access::Read || access != Access::Read));
+                assert!(!clash, "instruction {at} {instr:?} uses a buffer twice");
+                seen.push((buf, access));
+            });
+            for (buf, access) in seen {
+                written[buf.0] |= access != Access::Read;
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The token file: all records as tokens, one after another, written once and mapped while steps run, so that neither the tokenizer
+//! nor the text stays in memory. It has no name after it is opened: the system removes it when the run ends, however it ends.
+//!
+//! Each token is a little-endian `u32`; its top bit says whether it is a target. The record bounds stay in memory, 8 bytes each.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use memmap2::Mmap;
+
+use crate::error::{Error, Result};
+
+const TARGET: u32 = 1 << 31;
+
+/// Writes a token file.
+pub struct TokenWriter {
+    out: BufWriter<File>,
+    path: std::path::PathBuf,
+    ends: Vec<u64>,
+    tokens: u64,
+    longest: usize,
+}
+
+impl TokenWriter {
+    /// A new token file in `folder`, without a name there.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(folder: &Path) -> Result<Self> {
+        let path = folder.join(format!(".pocketune-tokens-{}-{:p}", std::process::id(), &folder));
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(&path).map_err(|error| Error::io(&path, error))?;
+        std::fs::remove_file(&path).map_err(|error| Error::io(&path, error))?;
+        Ok(Self { out: BufWriter::with_capacity(1 << 16, file), path, ends: Vec::new(), tokens: 0, longest: 0 })
+    }
+
+    /// Adds a record; `target[i]` says whether token `i` counts in the loss.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn push(&mut self, ids: &[u32], target: &[bool]) -> Result<()> {
+        for (&id, &target) in ids.iter().zip(target) {
+            let word = id | if target { TARGET } else { 0 };
+            self.out.write_all(&word.to_le_bytes()).map_err(|error| Error::io(&self.path, error))?;
+        }
+        self.tokens += ids.len() as u64;
+        self.longest = self.longest.max(ids.len());
+        self.ends.push(self.tokens);
+        Ok(())
+    }
+
+    /// Ends writing and maps the file.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn finish(self) -> Result<TokenFile> {
+        let file = self.out.into_inner().map_err(|error| Error::io(&self.path, error.into_error()))?;
+        let map = if self.tokens == 0 {
+            None
+        } else {
+            // SAFETY: the file has no name, so no other process can change or shorten it.
+            Some(unsafe { Mmap::map(&file) }.map_err(|error| Error::io(&self.path, error))?)
+        };
+        Ok(TokenFile { map, ends: self.ends, longest: self.longest })
+    }
+}
+
+/// A mapped token file.
+pub struct TokenFile {
+    map: Option<Mmap>,
+    ends: Vec<u64>,
+    longest: usize,
+}
+
+impl TokenFile {
+    /// Number of records.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is no record.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Tokens of all records.
+    pub fn tokens(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Tokens of the longest record.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// The tokens of a record, each with whether it is a target.
+    pub fn record(&self, at: usize) -> impl ExactSizeIterator<Item = (u32, bool)> + '_ {
+        let start = if at == 0 { 0 } else { self.ends[at - 1] };
+        let bytes = self.map.as_deref().unwrap_or_default();
+        bytes[start as usize * 4..self.ends[at] as usize * 4].chunks_exact(4).map(|word| {
+            let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+            (word & !TARGET, word & TARGET != 0)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_back_as_written_and_the_folder_stays_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = TokenWriter::new(folder.path()).unwrap();
+        writer.push(&[1, 2, 3], &[false, true, true]).unwrap();
+        writer.push(&[], &[]).unwrap();
+        writer.push(&[7], &[false]).unwrap();
+        let file = writer.finish().unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!((file.len(), file.tokens(), file.longest()), (3, 4, 3));
+        assert_eq!(file.record(0).collect::<Vec<_>>(), [(1, false), (2, true), (3, true)]);
+        assert_eq!(file.record(1).len(), 0);
+        assert_eq!(file.record(2).collect::<Vec<_>>(), [(7, false)]);
+    }
+}

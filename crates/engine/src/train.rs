@@ -1,0 +1,2 @@
+//! The training loop and what belongs to it.
+pub mod adapter;

@@ -1,0 +1,283 @@
+"""Golden numbers for every model family, from transformers and PEFT.
+
+For each case it makes a tiny model with random weights and a random LoRA adapter, runs one padded batch of two records, and writes
+under crates/engine/tests/golden/<case>/ the model folder, the adapter, and expected.safetensors: logits, loss, every adapter
+gradient, ten AdamW steps, ten SGD steps, greedy tokens; beside it <case>.gguf with the same weights. It refuses to write a case whose
+numbers could hide a fault: a vanishing gradient, a greedy choice too close to call, a window or a rope scaling that changes nothing,
+or a GGUF that transformers reads differently. It downloads nothing and takes everything from one seed.
+"""
+
+import copy
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers as tf
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from safetensors.torch import save_file
+
+import gguf_files
+
+GOLDEN = Path(__file__).resolve().parents[1] / "crates/engine/tests/golden"
+SEED = 20240611
+LENGTHS = (20, 13)
+LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+LLAMA3_ROPE = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
+}  # fmt: skip
+
+
+def shape(hidden, ffn, layers, heads, kv, head_dim, vocab, **more):
+    return dict(
+        hidden_size=hidden, intermediate_size=ffn, num_hidden_layers=layers, num_attention_heads=heads,
+        num_key_value_heads=kv, head_dim=head_dim, vocab_size=vocab, max_position_embeddings=256,
+        bos_token_id=None, eos_token_id=None, pad_token_id=None, attn_implementation="eager", **more,
+    )  # fmt: skip
+
+
+# case: (config class, model class, config arguments, LoRA rank)
+CASES = {
+    "llama": (tf.LlamaConfig, tf.LlamaForCausalLM,
+        shape(64, 96, 2, 4, 2, 16, 128, tie_word_embeddings=False, rope_parameters=DEFAULT_ROPE), 4),
+    "llama3": (tf.LlamaConfig, tf.LlamaForCausalLM,
+        shape(40, 72, 2, 4, 2, 16, 96, tie_word_embeddings=True, rms_norm_eps=1e-5, rope_parameters=LLAMA3_ROPE), 4),
+    "mistral": (tf.MistralConfig, tf.MistralForCausalLM,
+        shape(32, 56, 2, 4, 2, 8, 96, tie_word_embeddings=False, sliding_window=8, rope_parameters=DEFAULT_ROPE), 4),
+    "qwen2": (tf.Qwen2Config, tf.Qwen2ForCausalLM,
+        shape(48, 64, 2, 6, 2, None, 96, tie_word_embeddings=True,
+              rope_parameters={"rope_type": "default", "rope_theta": 1e6}), 4),
+    "qwen3": (tf.Qwen3Config, tf.Qwen3ForCausalLM,
+        shape(32, 56, 2, 4, 2, 32, 96, tie_word_embeddings=True,
+              rope_parameters={"rope_type": "default", "rope_theta": 1e6}), 4),
+    "gemma3_text": (tf.Gemma3TextConfig, tf.Gemma3ForCausalLM,
+        shape(32, 48, 6, 2, 1, 16, 96, tie_word_embeddings=True, sliding_window=8, query_pre_attn_scalar=64,
+              rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 1e6},
+                               "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}), 2),
+}  # fmt: skip
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    tf.utils.logging.set_verbosity_error()
+    tf.utils.logging.disable_progress_bar()
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    for case in sys.argv[1:] or CASES:
+        make(case)
+    for f in GOLDEN.rglob("*.safetensors"):
+        f.chmod(0o644)
+    total = sum(f.stat().st_size for f in GOLDEN.rglob("*") if f.is_file())
+    print(f"total {total / 1e6:.2f} MB")
+
+
+def make(case):
+    config_class, model_class, arguments, rank = CASES[case]
+    rng = torch.Generator().manual_seed(SEED + list(CASES).index(case))
+    if arguments["head_dim"] is None:
+        arguments.pop("head_dim")  # qwen2 has no such key: heads divide the hidden size
+    config = config_class(**arguments)
+    model = model_class(config).float().eval()
+    randomise(model, rng)
+    folder = GOLDEN / case
+    shutil.rmtree(folder, ignore_errors=True)
+    save_model(case, model, folder)
+    records = [torch.randint(0, config.vocab_size, (n,), generator=rng) for n in LENGTHS]
+    expected = {f"ids.{i}": ids for i, ids in enumerate(records)}
+    with torch.no_grad():
+        expected["logits_base.0"] = model(records[0][None]).logits[0]
+    check_it_bites(case, model, records[0], expected["logits_base.0"])
+    if case != "mistral":
+        write_gguf(case, model, records[0], expected["logits_base.0"])
+
+    lora = LoraConfig(r=rank, lora_alpha=8, target_modules=LINEARS, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM")
+    model = get_peft_model(model, lora)
+    with torch.no_grad():
+        for _, p in adapter(model):
+            p.copy_(torch.randn(p.shape, generator=rng) * (0.08 if case == "gemma3_text" else 0.15))
+    save_adapter(model, folder / "adapter")
+    expected |= numbers(case, model, records)
+    save_file({k: v.detach().contiguous().clone() for k, v in expected.items()}, folder / "expected.safetensors")
+
+
+def randomise(model, rng):
+    """Weights large enough that gradients reach every layer; norms around 1, or around 0 where the family adds the 1 itself."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.randn(p.shape, generator=rng)
+            if "norm" in name:
+                p.copy_(noise * 0.2 + (0.0 if "Gemma" in type(model).__name__ else 1.0))
+            elif name.endswith("bias"):
+                p.copy_(noise * 0.3)
+            elif "embed" in name or "lm_head" in name:
+                p.copy_(noise * 0.3)
+            else:
+                p.copy_(noise * 0.15)
+
+
+def save_model(case, model, folder):
+    """The HF folder as transformers saves it (`llama`: in two shards), and the same config with the flat keys of transformers 4."""
+    model.save_pretrained(folder, max_shard_size="200KB" if case == "llama" else "5GB")
+    (folder / "generation_config.json").unlink()
+    shards = len(list(folder.glob("*.safetensors")))
+    assert shards == (2 if case == "llama" else 1), f"{case}: {shards} shards"
+    flat = flat_config(json.loads((folder / "config.json").read_text()))
+    with tempfile.TemporaryDirectory() as there:
+        (Path(there) / "config.json").write_text(json.dumps(flat))
+        again = tf.AutoConfig.from_pretrained(there)
+    assert again.rope_parameters == model.config.rope_parameters, f"{case}: the flat config reads back differently"
+    (folder / "config.v4.json").write_text(json.dumps(flat, indent=2) + "\n")
+
+
+def save_adapter(model, folder):
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink()  # PEFT's empty model card
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["target_modules"].sort()  # PEFT writes a set, in any order
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def flat_config(config):
+    """rope_parameters (transformers 5) as rope_theta, rope_scaling and rope_local_base_freq (transformers 4, most of the Hub)."""
+    config = copy.deepcopy(config)
+    config["transformers_version"] = "4.51.0"
+    config["torch_dtype"] = config.pop("dtype")
+    rope = config.pop("rope_parameters")
+    if "full_attention" in rope:
+        config["rope_theta"] = rope["full_attention"]["rope_theta"]
+        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        config["rope_scaling"] = None
+        config["sliding_window_pattern"] = 6
+        config.pop("layer_types")
+        config.pop("_sliding_window_pattern")
+    else:
+        config["rope_theta"] = rope.pop("rope_theta")
+        config["rope_scaling"] = rope if rope["rope_type"] != "default" else None
+    return config
+
+
+def check_it_bites(case, model, ids, logits):
+    """What sets a family apart must move its logits, or a port that forgot it would pass."""
+    without = {
+        "llama3": {"rope_parameters": DEFAULT_ROPE},
+        "mistral": {"sliding_window": None},
+        "gemma3_text": {"sliding_window": 4096},
+    }.get(case)
+    if not without:
+        return
+    plain = copy.deepcopy(model.config)
+    for key, value in without.items():
+        setattr(plain, key, value)
+    other = type(model)._from_config(plain, attn_implementation="eager").eval()
+    other.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        moved = (other(ids[None]).logits[0] - logits).abs().max().item()
+    assert moved > 0.05, f"{case}: {list(without)} moves the logits by {moved} only"
+
+
+def write_gguf(case, model, ids, logits):
+    """The GGUF twin, and what transformers' own GGUF reader makes of it."""
+    path = GOLDEN / f"{case}.gguf"
+    gguf_files.write(path, f"golden-{case}", model.config, model.state_dict())
+    # transformers ignores key_length for qwen3 and reads no window for gemma3: there the config is ours, the tensors the file's.
+    ours = {"config": model.config} if case in ("qwen3", "gemma3_text") else {}
+    again = tf.AutoModelForCausalLM.from_pretrained(
+        GOLDEN, gguf_file=path.name, dtype=torch.float32, attn_implementation="eager", **ours
+    ).eval()
+    if case == "llama3":  # transformers does not read rope_freqs.weight; the factors are checked against its own frequencies
+        theta = model.config.rope_parameters["rope_theta"]
+        plain = 1.0 / theta ** (torch.arange(0, 16, 2, dtype=torch.float32) / 16)
+        factors = torch.from_numpy(gguf_files.llama3_rope_factors(model.config))
+        torch.testing.assert_close(plain / factors, model.model.rotary_emb.inv_freq, rtol=1e-6, atol=0)
+        again.model.rotary_emb.inv_freq.copy_(plain / factors)
+    if case == "gemma3_text":  # llama.cpp's scale; the rest of query_pre_attn_scalar is in the file's query norm
+        for layer in again.model.layers:
+            layer.self_attn.scaling = model.config.head_dim**-0.5
+    with torch.no_grad():
+        off = (again(ids[None]).logits[0] - logits).abs().max().item()
+    print(f"{case}: GGUF read by transformers, logits off by {off:.1e}")
+    assert off < 2e-5, f"{case}: the GGUF twin is another model"
+
+
+def adapter(model):
+    return [(n.replace(".default", ""), p) for n, p in model.named_parameters() if p.requires_grad]
+
+
+def padded(records):
+    """One right-padded batch: ids, mask, and labels with -100 on padding. transformers shifts the labels and averages over them."""
+    width = max(len(r) for r in records)
+    ids = torch.zeros(len(records), width, dtype=torch.long)
+    mask, labels = torch.zeros_like(ids), torch.full_like(ids, -100)
+    for row, r in enumerate(records):
+        ids[row, : len(r)], mask[row, : len(r)], labels[row, : len(r)] = r, 1, r
+    return dict(input_ids=ids, attention_mask=mask, labels=labels)
+
+
+def numbers(case, model, records):
+    out = {}
+    batch = padded(records)
+    result = model(**batch)
+    result.loss.backward()
+    out["loss"] = result.loss
+    for i, ids in enumerate(records):
+        out[f"logits.{i}"] = result.logits[i, : len(ids)]
+        with torch.no_grad():
+            alone = model(ids[None]).logits[0]
+        torch.testing.assert_close(alone, out[f"logits.{i}"], rtol=1e-4, atol=1e-4)
+    saved = get_peft_model_state_dict(model)
+    norms = {}
+    for name, p in adapter(model):
+        assert name in saved
+        out[f"grad.{name}"] = p.grad.clone()
+        norms[name] = p.grad.norm().item()
+    smallest = min(norms, key=norms.get)
+    assert norms[smallest] > 1e-6, f"{case}: gradient of {smallest} vanishes"
+    print(f"{case}: loss {result.loss.item():.6f}, smallest gradient norm {norms[smallest]:.3e} ({smallest})")
+    out["greedy"] = greedy(case, model, records[0][:8], 8)
+    out |= steps(case, model, records, "adamw", lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.01))
+    out |= steps(case, model, records, "sgd", lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.01))
+    return out
+
+
+@torch.no_grad()
+def greedy(case, model, ids, count):
+    tokens = ids.clone()
+    for _ in range(count):
+        best = model(tokens[None]).logits[0, -1].topk(2)
+        margin = (best.values[0] - best.values[1]).item()
+        assert margin > 1e-3, f"{case}: greedy choice within {margin}"
+        tokens = torch.cat([tokens, best.indices[:1]])
+    return tokens[len(ids) :]
+
+
+def steps(case, model, records, name, optimizer):
+    """Ten updates on the same batch. A second run sums the records in another order: what differs is rounding, and is printed."""
+    losses, final = ten(model, optimizer, lambda m: m(**padded(records)).loss)
+    count = sum(len(r) - 1 for r in records)
+    other_losses, other = ten(model, optimizer, lambda m: sum(
+        m(input_ids=r[None], labels=r[None]).loss * (len(r) - 1) for r in reversed(records)) / count)
+    drift = max((final[n] - other[n]).abs().max().item() for n in final)
+    print(f"{case}: {name} {losses[0]:.4f} -> {losses[9]:.4f}; rounding alone moves a loss by "
+          f"{(losses - other_losses).abs().max():.1e}, a parameter by {drift:.1e}")
+    return {f"{name}.losses": losses} | {f"{name}.final.{n}": p for n, p in final.items()}
+
+
+def ten(model, optimizer, loss_of):
+    model = copy.deepcopy(model)
+    step = optimizer([p for _, p in adapter(model)])
+    losses = []
+    for _ in range(10):
+        step.zero_grad()
+        loss = loss_of(model)
+        loss.backward()
+        losses.append(loss.item())
+        step.step()
+    return torch.tensor(losses), {n: p.detach() for n, p in adapter(model)}
+
+
+if __name__ == "__main__":
+    main()
