@@ -32,6 +32,14 @@ pub enum Error {
         /// Why it can't work.
         fault: String,
     },
+    /// A data file is at fault.
+    #[error("{}: {fault}", path.display())]
+    Data {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, with the line where there is one.
+        fault: String,
+    },
     /// The adapter to start from does not fit the model.
     #[error("{}: {fault}", path.display())]
     Adapter {

@@ -1,2 +1,21 @@
-//! The training loop and what belongs to it.
+//! Training, evaluation and generation as loops over compiled programs. Clocks, memory figures and words for people come through
+//! the [`Host`] that is handed in.
+
 pub mod adapter;
+mod batch;
+mod data;
+mod evaluate;
+mod generate;
+mod options;
+mod plan;
+mod run;
+mod schedule;
+
+pub use batch::{Batches, Rows};
+pub use data::{DataSource, Dataset, Prepared, prepare};
+pub use evaluate::{EvalOptions, evaluate};
+pub use generate::{GenerateOptions, Generator, Sampling};
+pub use options::{LoraChoice, Optimizer, PolicyChoice, PrecisionChoice, RunOptions, TrainOptions};
+pub use plan::MemoryPlan;
+pub use run::{Event, Host, Report, Summary, train};
+pub use schedule::{Decay, Schedule};

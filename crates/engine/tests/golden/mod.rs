@@ -1,4 +1,5 @@
 //! Opens a golden case and runs the engine on it.
+#![allow(dead_code)] // Each test binary uses its part.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -78,14 +79,32 @@ impl Golden {
     }
 
     pub fn case_on(&self, isa: Isa, with_adapter: bool, mode: Mode, policy: Policy, threads: usize) -> Case {
+        self.case_with(isa, Precision::F32, None, with_adapter, mode, policy, threads)
+    }
+
+    /// With everything chosen; `lengths` replaces the two records by others of these lengths.
+    #[allow(clippy::too_many_arguments)]
+    pub fn case_with(
+        &self,
+        isa: Isa,
+        precision: Precision,
+        lengths: Option<[usize; 2]>,
+        with_adapter: bool,
+        mode: Mode,
+        policy: Policy,
+        threads: usize,
+    ) -> Case {
         let model = Model::open(&Source::Path(self.model.clone())).unwrap();
         let folder = self.folder.join("adapter");
         let saved = Adapter::open(&folder).unwrap();
         let lora = adapter::spec(&folder, &saved).unwrap();
         let graph = model.config.graph(with_adapter.then_some(&lora)).unwrap();
         let weights = Weights::bind(model.files, &model.config, &graph).unwrap();
-        let machine = Machine { threads, isa, precision: Precision::F32 };
-        let records = [self.ids(0), self.ids(1)];
+        let machine = Machine { threads, isa, precision };
+        let records = match lengths {
+            None => [self.ids(0), self.ids(1)],
+            Some(lengths) => lengths.map(|len| (0..len as u32).map(|i| i * 7 % 90).collect()),
+        };
         let tokens = records[0].len() + records[1].len();
         let program = plan::compile(Request { graph: &graph, types: &weights.types(), tokens, machine, policy, mode });
         let kv_width = model.config.kv_heads * model.config.head_dim;
@@ -107,24 +126,30 @@ pub struct Case {
 }
 
 impl Case {
+    /// The rows of both records.
+    pub fn batch(&self) -> Rows {
+        let mut rows = Rows::default();
+        for record in &self.records {
+            let start = rows.ids.len();
+            rows.segments.push(Segment { q_start: start, q_len: record.len(), k_start: start, k_len: record.len() });
+            rows.ids.extend(record);
+            rows.positions.extend(0..record.len() as u32);
+            rows.labels.extend(record.iter().skip(1).copied().chain(record.first().map(|_| NO_LABEL)));
+        }
+        rows
+    }
+
     /// One step on both records: the mean loss before the update that `rule` makes.
     pub fn loss(&mut self, rule: Option<Rule>) -> f32 {
-        let (mut ids, mut positions, mut labels, mut segments) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for record in &self.records {
-            segments.push(Segment { q_start: ids.len(), q_len: record.len(), k_start: ids.len(), k_len: record.len() });
-            ids.extend(record);
-            positions.extend(0..record.len() as u32);
-            labels.extend(record[1..].iter().copied().chain([NO_LABEL]));
-        }
-        let targets = labels.iter().filter(|&&label| label != NO_LABEL).count();
-        let batch = Batch { ids: &ids, positions: &positions, labels: &labels, segments: &segments, targets };
+        let rows = self.batch();
+        let batch = rows.batch();
         self.cpu.clear_grads();
         let outcome = self.cpu.run(&self.program, batch, 0, rule);
         if let (Mode::Accumulate, Some(rule)) = (self.program.mode, rule) {
             self.cpu.apply_grads(rule);
         }
-        assert_eq!(outcome.targets, targets);
-        (outcome.loss / targets as f64) as f32
+        assert_eq!(outcome.targets, batch.targets);
+        (outcome.loss / batch.targets as f64) as f32
     }
 
     fn logits(&mut self, ids: &[u32], past: usize) -> Vec<f32> {
@@ -166,5 +191,21 @@ impl Case {
             named.push((b, hf.collect()));
         }
         named
+    }
+}
+
+/// A batch with what it borrows.
+#[derive(Default)]
+pub struct Rows {
+    ids: Vec<u32>,
+    positions: Vec<u32>,
+    labels: Vec<u32>,
+    segments: Vec<Segment>,
+}
+
+impl Rows {
+    pub fn batch(&self) -> Batch<'_> {
+        let targets = self.labels.iter().filter(|&&label| label != NO_LABEL).count();
+        Batch { ids: &self.ids, positions: &self.positions, labels: &self.labels, segments: &self.segments, targets }
     }
 }

@@ -1,0 +1,124 @@
+//! Batches: records in an order that depends on the seed and the epoch alone, as rows without padding.
+
+use pocketune_kernels::attention::Segment;
+use pocketune_kernels::philox::Philox;
+
+use crate::backend::{Batch, NO_LABEL};
+use crate::store::TokenFile;
+
+/// The rows of a batch, in memory that is taken once.
+pub struct Rows {
+    ids: Vec<u32>,
+    positions: Vec<u32>,
+    labels: Vec<u32>,
+    segments: Vec<Segment>,
+}
+
+impl Rows {
+    /// Room for `records` records of `tokens` tokens in all.
+    pub fn with_capacity(records: usize, tokens: usize) -> Self {
+        Self {
+            ids: Vec::with_capacity(tokens),
+            positions: Vec::with_capacity(tokens),
+            labels: Vec::with_capacity(tokens),
+            segments: Vec::with_capacity(records),
+        }
+    }
+
+    /// Replaces the rows by the given records of `file`.
+    pub fn fill(&mut self, file: &TokenFile, records: impl Iterator<Item = usize>) {
+        self.ids.clear();
+        self.positions.clear();
+        self.labels.clear();
+        self.segments.clear();
+        for record in records {
+            let tokens = file.record(record);
+            let (start, len) = (self.ids.len(), tokens.len());
+            for (position, (id, target)) in tokens.enumerate() {
+                self.ids.push(id);
+                self.positions.push(position as u32);
+                self.labels.push(NO_LABEL);
+                if let (true, Some(before)) = (target, position.checked_sub(1)) {
+                    self.labels[start + before] = id;
+                }
+            }
+            self.segments.push(Segment { q_start: start, q_len: len, k_start: start, k_len: len });
+        }
+    }
+
+    /// Rows that predict something.
+    pub fn targets(&self) -> usize {
+        self.labels.iter().filter(|&&label| label != NO_LABEL).count()
+    }
+
+    /// Number of rows.
+    pub fn tokens(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// As the backend reads them, with gradients divided by `targets`.
+    pub fn batch(&self, targets: usize) -> Batch<'_> {
+        Batch { ids: &self.ids, positions: &self.positions, labels: &self.labels, segments: &self.segments, targets }
+    }
+}
+
+/// The endless sequence of records that training goes through, epoch after epoch.
+pub struct Batches {
+    order: Vec<u32>,
+    shuffle: bool,
+    seed: u64,
+    epoch: Option<u64>,
+}
+
+impl Batches {
+    /// Over `records` records.
+    pub fn new(records: usize, shuffle: bool, seed: u64) -> Self {
+        Self { order: (0..records as u32).collect(), shuffle, seed, epoch: None }
+    }
+
+    /// The record at `position` of the endless sequence.
+    pub fn record(&mut self, position: u64) -> usize {
+        let records = self.order.len() as u64;
+        let epoch = position / records;
+        if self.shuffle && self.epoch != Some(epoch) {
+            self.reorder(epoch);
+        }
+        self.order[(position % records) as usize] as usize
+    }
+
+    /// Fisher-Yates from the identity, with the epoch's own stream: any epoch is reachable at once.
+    fn reorder(&mut self, epoch: u64) {
+        let numbers = Philox::new(self.seed, epoch);
+        self.order.iter_mut().enumerate().for_each(|(at, record)| *record = at as u32);
+        for at in (1..self.order.len()).rev() {
+            self.order.swap(at, numbers.below(at as u64, at as u64 + 1) as usize);
+        }
+        self.epoch = Some(epoch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_epoch_has_every_record_once_in_an_order_of_its_own() {
+        let mut batches = Batches::new(50, true, 7);
+        let epochs: Vec<Vec<usize>> =
+            (0..3).map(|e| (e * 50..e * 50 + 50).map(|i| batches.record(i)).collect()).collect();
+        for epoch in &epochs {
+            let mut sorted = epoch.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..50).collect::<Vec<_>>());
+        }
+        assert!(epochs[0] != epochs[1] && epochs[1] != epochs[2]);
+        assert_eq!(Batches::new(50, true, 7).record(120), epochs[2][20]);
+        assert_ne!((0..50).map(|i| Batches::new(50, true, 8).record(i)).collect::<Vec<_>>(), epochs[0]);
+    }
+
+    #[test]
+    fn without_shuffling_records_come_in_their_order() {
+        let mut batches = Batches::new(3, false, 7);
+        assert_eq!((0..7).map(|i| batches.record(i)).collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2, 0]);
+    }
+}

@@ -1,0 +1,80 @@
+//! Loss and accuracy over all records of a data set.
+
+use std::path::{Path, PathBuf};
+
+use pocketune_formats::peft::Adapter;
+
+use super::{DataSource, Rows, RunOptions, adapter, prepare};
+use crate::backend::{Cpu, Outcome, Weights};
+use crate::error::{Error, Result};
+use crate::memory;
+use crate::model::{Model, Source};
+use crate::plan::{self, Layout, Mode, Policy, PolicyName, Program, Request};
+use crate::store::TokenFile;
+
+/// An evaluation.
+#[derive(Clone, Debug)]
+pub struct EvalOptions {
+    /// The model.
+    pub model: Source,
+    /// A PEFT folder.
+    pub adapter: Option<PathBuf>,
+    /// The records; of a folder, `valid.jsonl` where there is one.
+    pub data: DataSource,
+    /// Records a pass.
+    pub batch_size: usize,
+    /// Longer records are cut.
+    pub max_seq_length: usize,
+    /// How kernels run.
+    pub run: RunOptions,
+}
+
+/// Measures a model on a data set.
+///
+/// # Errors
+/// Whatever is wrong with options, files, data or the numbers.
+pub fn evaluate(options: &EvalOptions) -> Result<Outcome> {
+    let machine = options.run.machine()?;
+    if options.batch_size == 0 || options.max_seq_length < 2 {
+        let (option, value) =
+            if options.batch_size == 0 { ("batch-size", 0) } else { ("max-seq-length", options.max_seq_length) };
+        return Err(Error::Option { option, value: value.to_string(), fault: "too small".into() });
+    }
+    let model = Model::open(&options.model)?;
+    let data = prepare(&model, &options.data, options.max_seq_length, &std::env::temp_dir())?;
+    memory::trim();
+    let tokens = data.valid.unwrap_or(data.train).tokens;
+    let saved = options.adapter.as_ref().map(|folder| Ok::<_, Error>((folder, Adapter::open(folder)?))).transpose()?;
+    let lora = saved.as_ref().map(|(folder, saved)| adapter::spec(folder, saved)).transpose()?;
+    let graph = model.config.graph(lora.as_ref())?;
+    let weights = Weights::bind(model.files, &model.config, &graph)?;
+    let policy = Policy::named(PolicyName::Block, graph.vocab);
+    let (types, rows) = (weights.types(), tokens.longest() * options.batch_size);
+    let program =
+        plan::compile(Request { graph: &graph, types: &types, tokens: rows, machine, policy, mode: Mode::Evaluate });
+    let layout = Layout::new(&graph, 0, tokens.longest(), Mode::Evaluate, 0);
+    let mut cpu = Cpu::new(machine, weights, &graph, layout, program.len)?;
+    if let Some((folder, saved)) = &saved {
+        adapter::load(&mut cpu, &graph, Path::new(folder), saved)?;
+    }
+    let mut buffer = Rows::with_capacity(options.batch_size, rows);
+    let outcome = run(&mut cpu, &program, &tokens, &mut buffer, options.batch_size);
+    if outcome.loss.is_finite() {
+        return Ok(outcome);
+    }
+    let unknown = || Error::Numbers(format!("the loss is {}", outcome.loss));
+    Err(cpu.weights().find_not_finite().unwrap_or_else(unknown))
+}
+
+/// All records of `file`, `batch_size` at a time.
+pub(super) fn run(cpu: &mut Cpu, program: &Program, file: &TokenFile, rows: &mut Rows, batch_size: usize) -> Outcome {
+    let mut total = Outcome::default();
+    for first in (0..file.len()).step_by(batch_size) {
+        rows.fill(file, first..(first + batch_size).min(file.len()));
+        let outcome = cpu.run(program, rows.batch(rows.targets()), 0, None);
+        total.loss += outcome.loss;
+        total.hits += outcome.hits;
+        total.targets += outcome.targets;
+    }
+    total
+}

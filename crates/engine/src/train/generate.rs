@@ -1,0 +1,162 @@
+//! Text from a model: the prompt in pieces, then token by token over a cache of keys and values.
+
+use std::path::PathBuf;
+
+use pocketune_formats::peft::Adapter;
+use pocketune_kernels::philox::Philox;
+
+use super::{RunOptions, adapter};
+use crate::backend::{Batch, Cpu, Weights};
+use crate::error::{Error, Result};
+use crate::model::{Model, Source};
+use crate::plan::{self, Layout, Mode, Policy, PolicyName, Program, Request};
+
+/// Tokens of the prompt that are read in one pass.
+const PIECE: usize = 256;
+
+/// How the next token is chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampling {
+    /// Divides the logits; 0 takes the most likely token.
+    pub temperature: f32,
+    /// Only the most likely tokens that together have this probability are drawn from.
+    pub top_p: f32,
+    /// The seed of the draws.
+    pub seed: u64,
+}
+
+/// What to generate with.
+#[derive(Clone, Debug)]
+pub struct GenerateOptions {
+    /// The model.
+    pub model: Source,
+    /// A PEFT folder.
+    pub adapter: Option<PathBuf>,
+    /// How the next token is chosen.
+    pub sampling: Sampling,
+    /// How kernels run.
+    pub run: RunOptions,
+}
+
+impl Sampling {
+    fn check(&self) -> Result<()> {
+        let fault = |option, value: f32, fault: &str| {
+            Err(Error::Option { option, value: value.to_string(), fault: fault.into() })
+        };
+        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
+            return fault("temp", self.temperature, "a temperature is a number of at least 0");
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return fault("top-p", self.top_p, "it lies above 0 and at most at 1");
+        }
+        Ok(())
+    }
+}
+
+/// A model that is ready to continue token sequences.
+pub struct Generator {
+    cpu: Cpu,
+    program: Program,
+    context: usize,
+    sampling: Sampling,
+    /// Token numbers, to sort by probability.
+    order: Vec<u32>,
+}
+
+impl Generator {
+    /// Sets up for at most `context` tokens, prompt included.
+    ///
+    /// # Errors
+    /// Whatever is wrong with options or files.
+    pub fn new(options: &GenerateOptions, context: usize) -> Result<Self> {
+        options.sampling.check()?;
+        let machine = options.run.machine()?;
+        let model = Model::open(&options.model)?;
+        let saved =
+            options.adapter.as_ref().map(|folder| Ok::<_, Error>((folder, Adapter::open(folder)?))).transpose()?;
+        let lora = saved.as_ref().map(|(folder, saved)| adapter::spec(folder, saved)).transpose()?;
+        let graph = model.config.graph(lora.as_ref())?;
+        let kv_width = model.config.kv_heads * model.config.head_dim;
+        let weights = Weights::bind(model.files, &model.config, &graph)?;
+        let (mode, types) = (Mode::Generate { context }, weights.types());
+        let policy = Policy::named(PolicyName::Block, graph.vocab);
+        let tokens = context.clamp(1, PIECE);
+        let program = plan::compile(Request { graph: &graph, types: &types, tokens, machine, policy, mode });
+        let layout = Layout::new(&graph, 0, context, mode, kv_width);
+        let mut cpu = Cpu::new(machine, weights, &graph, layout, program.len)?;
+        if let Some((folder, saved)) = &saved {
+            adapter::load(&mut cpu, &graph, folder, saved)?;
+        }
+        Ok(Self { cpu, program, context, sampling: options.sampling, order: (0..graph.vocab as u32).collect() })
+    }
+
+    /// Continues `prompt`, handing each token to `each`, until `each` says no more or the context is full.
+    ///
+    /// # Errors
+    /// When the prompt is empty or too long, or the logits are not finite.
+    pub fn generate(&mut self, prompt: &[u32], each: &mut dyn FnMut(u32) -> bool) -> Result<()> {
+        if prompt.is_empty() || prompt.len() >= self.context {
+            let fault =
+                format!("{} tokens, where a context of {} holds 1 to {}", prompt.len(), self.context, self.context - 1);
+            return Err(Error::Option { option: "prompt", value: "…".into(), fault });
+        }
+        let mut past = 0;
+        for piece in prompt.chunks(self.program.tokens) {
+            self.read(piece, past);
+            past += piece.len();
+        }
+        let numbers = Philox::new(self.sampling.seed, 2 << 32);
+        loop {
+            let token = self.choose(numbers.uniform(past as u64))?;
+            if !each(token) || past + 1 >= self.context {
+                return Ok(());
+            }
+            self.read(&[token], past);
+            past += 1;
+        }
+    }
+
+    fn read(&mut self, ids: &[u32], past: usize) {
+        let mut positions = [0; PIECE];
+        let positions = &mut positions[..ids.len()];
+        positions.iter_mut().enumerate().for_each(|(at, position)| *position = (past + at) as u32);
+        let batch = Batch { ids, positions, labels: &[], segments: &[], targets: 0 };
+        self.cpu.run(&self.program, batch, past, None);
+    }
+
+    /// The next token for a `draw` in [0, 1).
+    fn choose(&mut self, draw: f32) -> Result<u32> {
+        let logits = self.cpu.logits(&self.program);
+        if logits.iter().any(|x| !x.is_finite()) {
+            let unknown = || Error::Numbers("the model's logits are not finite".into());
+            return Err(self.cpu.weights().find_not_finite().unwrap_or_else(unknown));
+        }
+        let at = |token: u32| logits[token as usize];
+        // Ties go to the lower number, so that the order is one order.
+        let better = |a: &u32, b: &u32| at(*b).total_cmp(&at(*a)).then(a.cmp(b));
+        let best = *self.order.iter().min_by(|a, b| better(a, b)).expect("a vocabulary is not empty");
+        if self.sampling.temperature == 0.0 {
+            return Ok(best);
+        }
+        self.order.sort_unstable_by(better);
+        let weight = |token: u32| f64::from((at(token) - at(best)) / self.sampling.temperature).exp();
+        let total: f64 = self.order.iter().map(|&token| weight(token)).sum();
+        let mut kept = 0.0;
+        let mut count = 0;
+        for &token in &self.order {
+            kept += weight(token);
+            count += 1;
+            if kept >= total * f64::from(self.sampling.top_p) {
+                break;
+            }
+        }
+        let mut left = f64::from(draw) * kept;
+        for &token in &self.order[..count] {
+            left -= weight(token);
+            if left < 0.0 {
+                return Ok(token);
+            }
+        }
+        Ok(self.order[count - 1])
+    }
+}

@@ -1,0 +1,178 @@
+//! What a run is to do, after the words of the command line or the calls of an app have been understood.
+
+use std::path::PathBuf;
+
+use pocketune_kernels::Isa;
+use pocketune_kernels::matmul::Precision;
+
+use super::{DataSource, Schedule};
+use crate::error::{Error, Result};
+use crate::graph::LoraSpec;
+use crate::model::Source;
+use crate::plan::{Machine, Policy, PolicyName};
+
+/// Where the adapter comes from.
+#[derive(Clone, Debug)]
+pub enum LoraChoice {
+    /// A fresh one.
+    New(LoraSpec),
+    /// A PEFT folder, with its rank, alpha and targets.
+    From(PathBuf),
+}
+
+/// The update rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Optimizer {
+    /// AdamW with PyTorch's semantics.
+    AdamW,
+    /// SGD without momentum, with PyTorch's semantics.
+    Sgd,
+}
+
+impl Optimizer {
+    /// Vectors of state for every trainable matrix.
+    pub const fn states(self) -> usize {
+        match self {
+            Optimizer::AdamW => 2,
+            Optimizer::Sgd => 0,
+        }
+    }
+
+    /// PyTorch's default weight decay.
+    pub const fn default_decay(self) -> f32 {
+        match self {
+            Optimizer::AdamW => 0.01,
+            Optimizer::Sgd => 0.0,
+        }
+    }
+}
+
+/// What is kept for the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyChoice {
+    /// A policy by name.
+    Named(PolicyName),
+    /// The engine's choice.
+    Auto,
+}
+
+impl PolicyChoice {
+    /// The policy for a vocabulary of `vocab` tokens.
+    pub fn policy(self, vocab: usize) -> Policy {
+        match self {
+            PolicyChoice::Named(name) => Policy::named(name, vocab),
+            PolicyChoice::Auto => Policy::named(PolicyName::Block, vocab),
+        }
+    }
+}
+
+/// What matrix inputs are rounded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrecisionChoice {
+    /// bf16 where the processor multiplies it, f32 elsewhere.
+    Auto,
+    /// f32.
+    F32,
+    /// bf16.
+    Bf16,
+}
+
+/// How kernels run.
+#[derive(Clone, Copy, Debug)]
+pub struct RunOptions {
+    /// Threads; as many as the process may use when `None`.
+    pub threads: Option<usize>,
+    /// What matrix inputs are rounded to.
+    pub precision: PrecisionChoice,
+}
+
+impl RunOptions {
+    /// What the kernels will run with.
+    ///
+    /// # Errors
+    /// When a number of threads is out of bounds or the environment names an instruction set that isn't there.
+    pub fn machine(&self) -> Result<Machine> {
+        let isa = Isa::detect().map_err(Error::System)?;
+        let threads = match self.threads {
+            Some(threads) if (1..=1024).contains(&threads) => threads,
+            Some(threads) => {
+                let fault = "a number of threads lies between 1 and 1024".into();
+                return Err(Error::Option { option: "threads", value: threads.to_string(), fault });
+            }
+            None => std::thread::available_parallelism().map_or(1, usize::from),
+        };
+        let precision = match self.precision {
+            PrecisionChoice::F32 => Precision::F32,
+            PrecisionChoice::Bf16 => Precision::Bf16,
+            PrecisionChoice::Auto if isa == Isa::Amx => Precision::Bf16,
+            PrecisionChoice::Auto => Precision::F32,
+        };
+        Ok(Machine { threads, isa, precision })
+    }
+}
+
+/// A training run.
+#[derive(Clone, Debug)]
+pub struct TrainOptions {
+    /// The model.
+    pub model: Source,
+    /// The records.
+    pub data: DataSource,
+    /// Where the adapter goes.
+    pub adapter_path: PathBuf,
+    /// The adapter to train.
+    pub lora: LoraChoice,
+    /// Updates.
+    pub iters: usize,
+    /// Records a pass.
+    pub batch_size: usize,
+    /// Passes an update.
+    pub accumulation: usize,
+    /// Longer records are cut.
+    pub max_seq_length: usize,
+    /// The update rule.
+    pub optimizer: Optimizer,
+    /// Weight decay; PyTorch's default when `None`.
+    pub weight_decay: Option<f32>,
+    /// The learning rate over time.
+    pub schedule: Schedule,
+    /// What is kept for the backward pass.
+    pub policy: PolicyChoice,
+    /// Whether records are shuffled, anew for every epoch.
+    pub shuffle: bool,
+    /// The seed of everything random.
+    pub seed: u64,
+    /// Updates between reports.
+    pub steps_per_report: usize,
+    /// How kernels run.
+    pub run: RunOptions,
+}
+
+impl TrainOptions {
+    /// Checks every number before anything is read.
+    ///
+    /// # Errors
+    /// The first that can't work.
+    pub fn check(&self) -> Result<()> {
+        let fault = |option, value: String, fault: &str| Err(Error::Option { option, value, fault: fault.into() });
+        let counts = [
+            ("iters", self.iters, 1, 1 << 40),
+            ("batch-size", self.batch_size, 1, 1 << 16),
+            ("grad-accumulation-steps", self.accumulation, 1, 1 << 20),
+            ("max-seq-length", self.max_seq_length, 2, 1 << 24),
+            ("steps-per-report", self.steps_per_report, 1, 1 << 40),
+        ];
+        for (option, value, least, most) in counts {
+            if !(least..=most).contains(&value) {
+                return fault(option, value.to_string(), &format!("it lies between {least} and {most}"));
+            }
+        }
+        if let Some(decay) = self.weight_decay.filter(|decay| !(0.0..=1.0).contains(decay)) {
+            return fault("weight-decay", decay.to_string(), "a decay lies between 0 and 1");
+        }
+        if let LoraChoice::New(spec) = &self.lora {
+            spec.check()?;
+        }
+        self.schedule.check()
+    }
+}

@@ -1,0 +1,52 @@
+//! Nothing is allocated during a step: a counting allocator says so.
+
+mod golden;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use golden::Golden;
+use pocketune::backend::Rule;
+use pocketune::plan::{Mode, PolicyName};
+use pocketune_kernels::update::Sgd;
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: hands every call on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise, handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise, handed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+#[test]
+fn steps_allocate_nothing() {
+    let rule = Rule::Sgd(Sgd { lr: 1e-3, weight_decay: 0.0 });
+    for name in ["llama", "gemma3_text", "qwen2.gguf"] {
+        for mode in [Mode::TrainAndUpdate, Mode::Accumulate, Mode::Evaluate] {
+            for policy in [PolicyName::None, PolicyName::Block, PolicyName::Selective] {
+                let mut case = Golden::open(name).case(true, mode, policy, 2);
+                let batch = case.batch();
+                let mut step = || {
+                    let before = ALLOCATIONS.load(Ordering::Relaxed);
+                    case.cpu.run(&case.program, batch.batch(), 0, Some(rule));
+                    ALLOCATIONS.load(Ordering::Relaxed) - before
+                };
+                step();
+                assert_eq!((step(), step()), (0, 0), "{name} {mode:?} {policy:?}");
+            }
+        }
+    }
+}
