@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Symbols that are merged together at most. Longer stretches without a safe cut are cut here all the same, so that
-/// memory stays bounded; only runs of over 262 thousand characters that can all join are touched by it.
-const MAX_SYMBOLS: usize = 1 << 18;
+/// memory stays bounded; only runs of over 65 thousand characters that can all join are touched by it.
+const MAX_SYMBOLS: usize = 1 << 16;
 
 /// How the next merge is chosen.
 pub(crate) enum Rule {

@@ -11,7 +11,7 @@ use regex_automata::{Input, util::syntax};
 const MAX_COMPILED: usize = 16 << 20;
 
 /// Bytes that the engine may spend on states it caches while searching.
-const MAX_CACHE: usize = 2 << 20;
+const MAX_CACHE: usize = 1 << 20;
 
 /// The ways in which files spell "whitespace, but leave the last character to a word that follows".
 const GIVE_BACK_TAILS: [&str; 2] = [r"\s+(?!\S)|\s+", r"\s+(?!\S)|\s"];
