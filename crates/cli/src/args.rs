@@ -1,0 +1,219 @@
+//! What can be typed. Words follow mlx-lm first, then llama.cpp and Hugging Face.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Fine-tune a language model on the device that holds the data, with exact gradients and a known peak of memory.
+#[derive(Parser)]
+#[command(name = "pocketune", version, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Train a LoRA adapter; without arguments, a small built-in model on built-in data.
+    Train(Box<TrainArgs>),
+    /// Measure loss, perplexity and accuracy on a data set.
+    Eval(EvalArgs),
+    /// Continue a prompt.
+    Generate(GenerateArgs),
+    /// Show what a model or adapter file holds.
+    Inspect {
+        /// A GGUF file, a Hugging Face folder, or an adapter.
+        file: PathBuf,
+    },
+    /// Download a known model, or `hf:owner/name` from the Hugging Face Hub.
+    Pull {
+        /// The model's name.
+        name: String,
+        /// The folder to put it into.
+        #[arg(long, value_name = "DIR")]
+        into: Option<PathBuf>,
+    },
+}
+
+#[derive(Args)]
+pub struct TrainArgs {
+    /// A GGUF file or a Hugging Face folder [default: the built-in model].
+    #[arg(long, short = 'm', value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// A .jsonl file, or a folder with train.jsonl and perhaps valid.jsonl [default: the built-in data].
+    #[arg(long, short = 'f', value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// The folder that the adapter goes to, in PEFT format.
+    #[arg(long, value_name = "DIR", default_value = "adapters")]
+    pub adapter_path: PathBuf,
+    /// Updates [default: 1000; 80 for the built-in model].
+    #[arg(long)]
+    pub iters: Option<usize>,
+    /// Records in a batch.
+    #[arg(long, default_value_t = 4)]
+    pub batch_size: usize,
+    /// Longer records are cut to this many tokens.
+    #[arg(long, default_value_t = 2048)]
+    pub max_seq_length: usize,
+    /// The highest learning rate [default: 1e-4; 3e-3 for the built-in model].
+    #[arg(long)]
+    pub learning_rate: Option<f32>,
+    /// Rank of the adapters [default: 8].
+    #[arg(long)]
+    pub lora_rank: Option<usize>,
+    /// The change is scaled by alpha / rank [default: twice the rank].
+    #[arg(long)]
+    pub lora_alpha: Option<f32>,
+    /// Linears that get an adapter: all-linear, or names such as q_proj,v_proj or attn_q,attn_v [default: all-linear].
+    #[arg(long, alias = "lora-modules")]
+    pub lora_targets: Option<String>,
+    /// How many layers are trained, counted from the last; -1 for all [default: -1].
+    #[arg(long, allow_hyphen_values = true)]
+    pub num_layers: Option<i64>,
+    /// The update rule, with PyTorch's semantics.
+    #[arg(long, value_enum, default_value_t = OptimizerArg::Adamw)]
+    pub optimizer: OptimizerArg,
+    /// Weight decay [default: 0.01 for adamw, 0 for sgd].
+    #[arg(long)]
+    pub weight_decay: Option<f32>,
+    /// The learning rate after warm-up.
+    #[arg(long, value_enum, default_value_t = SchedulerArg::Constant)]
+    pub lr_scheduler: SchedulerArg,
+    /// Updates over which the learning rate rises.
+    #[arg(long, default_value_t = 0)]
+    pub warmup_steps: usize,
+    /// Batches in an update; gradients are those of all of them together.
+    #[arg(long, default_value_t = 1)]
+    pub grad_accumulation_steps: usize,
+    /// What is recomputed in the backward pass: nothing, whole blocks, or what is cheap. Gradients are the same to the bit.
+    #[arg(long, value_enum, default_value_t = CheckpointArg::Auto)]
+    pub grad_checkpoint: CheckpointArg,
+    /// Start from this PEFT folder, with its rank, alpha and targets.
+    #[arg(long, value_name = "PEFT_DIR", conflicts_with_all = ["lora_rank", "lora_alpha", "lora_targets", "num_layers"])]
+    pub init_adapter: Option<PathBuf>,
+    /// Take records in the order of the file.
+    #[arg(long)]
+    pub no_shuffle: bool,
+    /// The seed of everything random.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// How progress is printed.
+    #[arg(long, value_enum, default_value_t = LogArg::Text)]
+    pub log_format: LogArg,
+    /// Updates between reports.
+    #[arg(long, default_value_t = 10)]
+    pub steps_per_report: usize,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+#[derive(Args)]
+pub struct RunArgs {
+    /// What matrix inputs are rounded to; auto takes bf16 where the processor multiplies it.
+    #[arg(long, value_enum, default_value_t = PrecisionArg::Auto)]
+    pub precision: PrecisionArg,
+    /// Threads [default: as many as the process may use].
+    #[arg(long)]
+    pub threads: Option<usize>,
+}
+
+#[derive(Args)]
+pub struct EvalArgs {
+    /// A GGUF file or a Hugging Face folder.
+    #[arg(long, short = 'm', value_name = "PATH")]
+    pub model: PathBuf,
+    /// A PEFT folder.
+    #[arg(long, alias = "adapter-path", value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
+    /// A .jsonl or .txt file, or a folder with valid.jsonl or train.jsonl.
+    #[arg(long, short = 'f', value_name = "PATH")]
+    pub data: PathBuf,
+    /// Records in a batch.
+    #[arg(long, default_value_t = 4)]
+    pub batch_size: usize,
+    /// Longer records are cut to this many tokens.
+    #[arg(long, default_value_t = 2048)]
+    pub max_seq_length: usize,
+    /// How the result is printed.
+    #[arg(long, value_enum, default_value_t = LogArg::Text)]
+    pub log_format: LogArg,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+#[derive(Args)]
+pub struct GenerateArgs {
+    /// A GGUF file or a Hugging Face folder.
+    #[arg(long, short = 'm', value_name = "PATH")]
+    pub model: PathBuf,
+    /// A PEFT folder.
+    #[arg(long, alias = "adapter-path", value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
+    /// The text to continue.
+    #[arg(long, short = 'p')]
+    pub prompt: String,
+    /// Put the prompt through the model's chat template, as a user's message.
+    #[arg(long)]
+    pub chat: bool,
+    /// Most tokens to generate.
+    #[arg(long, short = 'n', default_value_t = 100)]
+    pub max_tokens: usize,
+    /// Divides the logits; 0 always takes the most likely token.
+    #[arg(long, alias = "temperature", default_value_t = 0.0)]
+    pub temp: f32,
+    /// Draw only from the most likely tokens that together have this probability.
+    #[arg(long, default_value_t = 1.0)]
+    pub top_p: f32,
+    /// The seed of the draws.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum OptimizerArg {
+    Adamw,
+    Sgd,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum SchedulerArg {
+    Constant,
+    Linear,
+    Cosine,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum CheckpointArg {
+    None,
+    Block,
+    Selective,
+    Auto,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub enum LogArg {
+    Text,
+    Jsonl,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum PrecisionArg {
+    Auto,
+    F32,
+    Bf16,
+}
+
+impl RunArgs {
+    /// As the engine takes it.
+    pub fn options(&self) -> pocketune::train::RunOptions {
+        use pocketune::train::PrecisionChoice;
+        let precision = match self.precision {
+            PrecisionArg::Auto => PrecisionChoice::Auto,
+            PrecisionArg::F32 => PrecisionChoice::F32,
+            PrecisionArg::Bf16 => PrecisionChoice::Bf16,
+        };
+        pocketune::train::RunOptions { threads: self.threads, precision }
+    }
+}
