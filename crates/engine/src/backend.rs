@@ -2,8 +2,10 @@
 
 mod arena;
 mod cpu;
+mod disk;
 mod weights;
 
 pub use arena::Arena;
 pub use cpu::{Batch, Cpu, NO_LABEL, Outcome, Rule};
+pub use disk::STACK_BYTES as DISK_STACK_BYTES;
 pub use weights::Weights;

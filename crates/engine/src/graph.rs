@@ -80,6 +80,19 @@ pub struct Node {
     pub outputs: Vec<ValueId>,
     /// The block it belongs to.
     pub block: Option<usize>,
+    /// The part of the block it belongs to.
+    pub stage: Stage,
+}
+
+/// The parts of a block. Before and after attention every row is on its own, so these parts can be worked through in pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Up to the queries, keys and values.
+    Before,
+    /// Attention itself.
+    Attention,
+    /// From attention's output on.
+    After,
 }
 
 /// A frozen matrix that the graph multiplies with.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use pocketune_formats::ModelFiles;
 use pocketune_text::{ChatTemplate, Tokenizer};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::families::Config;
 
 /// Where a model comes from.
@@ -54,24 +54,26 @@ impl Model {
         Ok(Self { files, config })
     }
 
-    /// Reads its tokenizer.
+    /// Reads its tokenizer, which may know more tokens than the model: Gemma 3 1B's has one for images.
     ///
     /// # Errors
-    /// When there is none, it is malformed, or it has more tokens than the model.
+    /// When there is none or it is malformed.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
-        let tokenizer = match (self.files.gguf(), self.files.folder()) {
+        Ok(match (self.files.gguf(), self.files.folder()) {
             (Some(gguf), _) => Tokenizer::from_gguf(gguf)?,
             (None, folder) => Tokenizer::from_hf_folder(folder.unwrap_or(Path::new(".")))?,
-        };
-        if tokenizer.vocab_size() > self.config.vocab {
-            let fault = format!(
-                "the tokenizer has {} tokens and the model's embedding {}",
-                tokenizer.vocab_size(),
-                self.config.vocab
-            );
-            return Err(Error::Model { path: self.files.path().into(), fault });
+        })
+    }
+
+    /// Checks that the model knows every token of a sequence.
+    ///
+    /// # Errors
+    /// The first that lies beyond its embedding, in words.
+    pub fn check_tokens(&self, ids: &[u32]) -> std::result::Result<(), String> {
+        match ids.iter().find(|&&id| id as usize >= self.config.vocab) {
+            None => Ok(()),
+            Some(id) => Err(format!("it has token {id}, and the model's embedding {} tokens", self.config.vocab)),
         }
-        Ok(tokenizer)
     }
 
     /// Reads its chat template, where it has one.

@@ -8,8 +8,8 @@ mod policy;
 mod program;
 
 pub use layout::{Layout, Span};
-pub use policy::{Policy, PolicyName};
-pub use program::{Access, Buf, Buffer, Grad, Instr, Kind, Program};
+pub use policy::{Keep, Loss, Policy, PolicyName, Roles, Spill};
+pub use program::{Access, Buf, Buffer, Grad, Instr, Kind, Program, Region};
 
 use pocketune_kernels::matmul::Precision;
 use pocketune_kernels::{BlockType, Isa};

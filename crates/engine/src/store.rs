@@ -1,7 +1,9 @@
 //! Every write of the program. A file appears under its final name whole or not at all.
 
 mod atomic;
+mod spill;
 mod tokens;
 
 pub use atomic::{FolderWriter, check_writable};
+pub use spill::spill_file;
 pub use tokens::{TokenFile, TokenWriter};

@@ -41,7 +41,7 @@ fn steps_allocate_nothing() {
                 let batch = case.batch();
                 let mut step = || {
                     let before = ALLOCATIONS.load(Ordering::Relaxed);
-                    case.cpu.run(&case.program, batch.batch(), 0, Some(rule));
+                    case.cpu.run(&case.program, batch.batch(), 0, Some(rule)).unwrap();
                     ALLOCATIONS.load(Ordering::Relaxed) - before
                 };
                 step();

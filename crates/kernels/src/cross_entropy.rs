@@ -1,57 +1,107 @@
-//! Cross-entropy of rows of logits: the loss, whether the label was the most likely token, and in place of the logits their gradient.
+//! Cross-entropy of rows of logits that arrive in pieces of the vocabulary: the loss, the most likely token, and in place of the
+//! logits their gradient.
 //!
-//! The log-sum-exp is taken over strips of [`STRIP`] entries and then over the strips, so that it has the same bits when the
-//! vocabulary arrives in pieces.
+//! Sums run over strips of [`STRIP`] entries and then over the strips in ascending order, so that results have the same bits
+//! however the vocabulary is cut into pieces of whole strips.
 
 use crate::math::{exp, lane_sum};
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
 use crate::{Isa, Pool};
 
-/// Entries of the vocabulary that share a maximum.
+/// Entries of the vocabulary that share a maximum. Pieces start at multiples of it.
 pub const STRIP: usize = 1024;
 
-/// For each row of `logits`: `loss = logsumexp - logits[label]` into `losses`, 1 or 0 for a right guess into `hits`, and, when
-/// `gradient` is given, `(softmax - onehot) gradient` in place of the logits.
-#[allow(clippy::too_many_arguments)]
-pub fn rows(
-    isa: Isa,
-    pool: &Pool,
-    logits: &mut [f32],
-    labels: &[u32],
-    gradient: Option<f32>,
-    losses: &mut [f32],
-    hits: &mut [f32],
-) {
-    assert!(losses.len() == labels.len() && hits.len() == labels.len());
-    let Some(vocab) = logits.len().checked_div(labels.len()) else { return };
-    let (logits, losses, hits) = (Rows::new(logits, vocab), Rows::new(losses, 1), Rows::new(hits, 1));
-    pool.run(labels.len(), &|task, _| {
-        let (row, _) = logits.piece(task);
-        let (loss, hit) = one_row(isa, row, labels[task] as usize, gradient);
-        (losses.piece(task).0[0], hits.piece(task).0[0]) = (loss, if hit { 1.0 } else { 0.0 });
+/// What is known of each row after some pieces; each slice has one entry a row.
+pub struct State<'a> {
+    /// The largest logit so far.
+    pub top: &'a mut [f32],
+    /// The sum of `exp(logit - top)` so far.
+    pub total: &'a mut [f32],
+    /// The label's logit, once its piece was seen.
+    pub label: &'a mut [f32],
+    /// The number of the largest logit, the first of equals, as the bits of a float.
+    pub best: &'a mut [f32],
+}
+
+impl State<'_> {
+    /// Nothing seen yet.
+    pub fn clear(&mut self) {
+        self.top.fill(f32::NEG_INFINITY);
+        self.total.fill(0.0);
+        self.label.fill(f32::NAN);
+        self.best.fill(f32::from_bits(u32::MAX));
+    }
+
+    /// The loss of a row after the last piece: `logsumexp - logit[label]`.
+    pub fn loss(&self, row: usize) -> f32 {
+        self.lse(row) - self.label[row]
+    }
+
+    /// Whether the label was the most likely token.
+    pub fn hit(&self, row: usize, label: u32) -> bool {
+        self.best[row].to_bits() == label
+    }
+
+    fn lse(&self, row: usize) -> f32 {
+        self.top[row] + self.total[row].ln()
+    }
+}
+
+/// Takes in the logits of entries `first..` of the vocabulary: `piece` holds equally many for each row.
+pub fn take_in(isa: Isa, pool: &Pool, piece: &[f32], first: usize, labels: &[u32], state: &mut State) {
+    let Some(len) = piece.len().checked_div(labels.len()) else { return };
+    assert!(first % STRIP == 0 && state.top.len() == labels.len());
+    let slices = [&mut *state.top, &mut *state.total, &mut *state.label, &mut *state.best].map(|s| Rows::new(s, 1));
+    pool.run(labels.len(), &|row, _| {
+        let [top, total, label, best] = slices.each_ref().map(|slice| &mut slice.piece(row).0[0]);
+        let logits = &piece[row * len..][..len];
+        let (new_top, new_total, winner) = take_in_row(isa, logits, *top, *total);
+        (*top, *total) = (new_top, new_total);
+        if let Some(at) = winner {
+            *best = f32::from_bits((first + at) as u32);
+        }
+        if let Some(&logit) = (labels[row] as usize).checked_sub(first).and_then(|at| logits.get(at)) {
+            *label = logit;
+        }
     });
 }
 
-per_isa!(fn one_row(row: &mut [f32], label: usize, gradient: Option<f32>) -> (f32, bool) = row_body);
+/// After all pieces: `(softmax - onehot) scale` in place of the logits of entries `first..`.
+#[allow(clippy::too_many_arguments)]
+pub fn gradient(isa: Isa, pool: &Pool, piece: &mut [f32], first: usize, labels: &[u32], state: &State, scale: f32) {
+    let Some(len) = piece.len().checked_div(labels.len()) else { return };
+    let piece = Rows::new(piece, len.max(1));
+    pool.run(labels.len(), &|row, _| {
+        let (logits, _) = piece.piece(row);
+        gradient_row(isa, logits, state.lse(row), scale);
+        if let Some(logit) = (labels[row] as usize).checked_sub(first).and_then(|at| logits.get_mut(at)) {
+            *logit -= scale;
+        }
+    });
+}
+
+per_isa!(fn take_in_row(logits: &[f32], top: f32, total: f32) -> (f32, f32, Option<usize>) = take_in_body);
+per_isa!(fn gradient_row(logits: &mut [f32], lse: f32, scale: f32) = gradient_body);
 
 #[inline(always)]
-fn row_body(row: &mut [f32], label: usize, gradient: Option<f32>) -> (f32, bool) {
-    let (mut top, mut total) = (f32::NEG_INFINITY, 0.0);
-    for strip in row.chunks(STRIP) {
-        (top, total) = merge((top, total), strip_sum(strip));
-    }
-    let lse = top + total.ln();
-    let label_logit = row[label];
-    // The first of equals wins, as in argmax.
-    let hit = label_logit == top && !row[..label].contains(&top);
-    if let Some(scale) = gradient {
-        for x in row.iter_mut() {
-            *x = exp(*x - lse) * scale;
+fn take_in_body(logits: &[f32], top: f32, total: f32) -> (f32, f32, Option<usize>) {
+    let (mut top, mut total, mut winner) = (top, total, None);
+    for (strip, start) in logits.chunks(STRIP).zip((0..).step_by(STRIP)) {
+        let (strip_top, strip_total) = strip_sum(strip);
+        if strip_top > top {
+            winner = strip.iter().position(|&x| x == strip_top).map(|at| start + at);
         }
-        row[label] -= scale;
+        (top, total) = merge((top, total), (strip_top, strip_total));
     }
-    (lse - label_logit, hit)
+    (top, total, winner)
+}
+
+#[inline(always)]
+fn gradient_body(logits: &mut [f32], lse: f32, scale: f32) {
+    for x in logits.iter_mut() {
+        *x = exp(*x - lse) * scale;
+    }
 }
 
 /// The maximum of a strip and the sum of `exp(x - maximum)`.

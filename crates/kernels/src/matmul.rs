@@ -14,6 +14,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
+#[cfg(target_arch = "x86_64")]
+mod out;
 mod product;
 mod reference;
 #[cfg(target_arch = "x86_64")]
@@ -60,6 +62,12 @@ impl<'a> Weight<'a> {
         Self::new(BlockType::F32, rows, cols, bytemuck::cast_slice(data))
     }
 
+    /// Some of the rows, as a matrix of their own.
+    pub fn part(&self, rows: std::ops::Range<usize>) -> Weight<'a> {
+        let row = self.data.len() / self.rows.max(1);
+        Self::new(self.ty, rows.len(), self.cols, &self.data[rows.start * row..rows.end * row])
+    }
+
     /// The stored bytes of a row.
     pub fn row(&self, row: usize) -> &'a [u8] {
         self.blocks(row, 0, self.cols)
@@ -70,6 +78,20 @@ impl<'a> Weight<'a> {
         let (len, bytes) = (self.ty.block_len(), self.ty.block_bytes());
         let at = row * (self.cols / len);
         &self.data[(at + from / len) * bytes..(at + to / len) * bytes]
+    }
+
+    /// Asks for the blocks of columns `from..to` of `row`, if there is such a row, because they are read soon. Parts of rows lie too
+    /// far apart for a processor to guess the next one.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn fetch(&self, row: usize, from: usize, to: usize) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        if row < self.rows {
+            for line in self.blocks(row, from, to).chunks(64) {
+                // SAFETY: a hint; it faults at no address.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+            }
+        }
     }
 }
 

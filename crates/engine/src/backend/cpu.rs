@@ -1,17 +1,25 @@
 //! The interpreter of programs: one match over instructions, each a kernel call on slices of the arena.
 
+use std::ops::Range;
+use std::path::Path;
+
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::matmul::{Ctx, Start, Weight, matvec, nn, nt, tn};
 use pocketune_kernels::update::{AdamW, Sgd};
 use pocketune_kernels::{Pool, attention, cross_entropy, dequant, elementwise, gated, norm, rope, update};
 
+use super::disk::{Disk, Ticket};
 use super::{Arena, Weights};
-use crate::error::Result;
-use crate::graph::{Graph, ParamId, RopeId, VectorId};
-use crate::plan::{Buf, Grad, Instr, Layout, Machine, Mode, Program, Span};
+use crate::error::{Error, Result};
+use crate::graph::{Graph, ParamId, RopeId, VectorId, WeightId};
+use crate::plan::{Buf, Grad, Instr, Layout, Loss, Machine, Mode, Program, Span};
+use crate::store;
 
 /// The label of a row that has none.
 pub const NO_LABEL: u32 = u32::MAX;
+
+/// Rows of the embedding that are looked up before its pages are released again, when weights are streamed.
+const EMBED_PIECE: usize = 32;
 
 /// The rows of one run: records one after another, without padding.
 #[derive(Clone, Copy, Debug)]
@@ -57,20 +65,43 @@ pub struct Cpu {
     /// Rows and columns of the trainable matrices.
     ranks: Vec<(usize, usize)>,
     arena: Arena,
+    /// The spill file, where a program or the optimizer uses one.
+    disk: Option<Disk>,
+    /// Where in the spill file the optimizer's states begin.
+    states_at: usize,
+    /// The last request of each buffer to the disk.
+    tickets: Vec<Ticket>,
     /// Sums of squares of the gradients applied last, where asked for.
     watch: Option<Vec<f64>>,
 }
 
 impl Cpu {
-    /// Sets everything up: threads, the arena for `layout` and a transient part of `transient` floats, the small vectors, and the
-    /// tables of rotations.
+    /// Sets everything up for `programs`: threads, the arena, the spill file in `folder`, the small vectors, and the tables of
+    /// rotations.
     ///
     /// # Errors
-    /// When the system refuses memory or threads, or a vector is not finite.
-    pub fn new(machine: Machine, weights: Weights, graph: &Graph, layout: Layout, transient: usize) -> Result<Self> {
+    /// When the system refuses memory, threads or disk space, or a vector is not finite.
+    pub fn new(
+        machine: Machine,
+        weights: Weights,
+        graph: &Graph,
+        layout: Layout,
+        programs: &[&Program],
+        folder: &Path,
+    ) -> Result<Self> {
         let pool = Pool::new(machine.threads)
-            .map_err(|error| crate::Error::System(format!("{} threads: {error}", machine.threads)))?;
-        let mut arena = Arena::new(layout.len + transient)?;
+            .map_err(|error| Error::System(format!("{} threads: {error}", machine.threads)))?;
+        let most = |of: fn(&Program) -> usize| programs.iter().map(|program| of(program)).max().unwrap_or(0);
+        let mut arena = Arena::new(layout.len + most(|program| program.len))?;
+        let states_at = most(|program| program.spill);
+        let on_disk = states_at + layout.paged_len;
+        let disk = if on_disk == 0 {
+            None
+        } else {
+            let file = store::spill_file(folder, on_disk * 4)?;
+            Some(Disk::new(file).map_err(|error| Error::System(format!("the disk's thread: {error}")))?)
+        };
+        let tickets = vec![Ticket::default(); most(|program| program.buffers.len())];
         for (id, decl) in graph.vectors.iter().enumerate() {
             weights.read_vector(VectorId(id), decl.plus, arena.get_mut(layout.vectors[id].range()))?;
         }
@@ -84,7 +115,7 @@ impl Cpu {
             }
         }
         let ranks = graph.params.iter().map(|param| (param.rank, param.cols)).collect();
-        Ok(Self { machine, pool, weights, layout, ranks, arena, watch: None })
+        Ok(Self { machine, pool, weights, layout, ranks, arena, disk, states_at, tickets, watch: None })
     }
 
     /// The model's tensors.
@@ -130,45 +161,88 @@ impl Cpu {
         }
     }
 
-    /// Applies all gradient sums.
-    pub fn apply_grads(&mut self, rule: Rule) {
+    /// Applies all gradient sums, times `scale`.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn apply_grads(&mut self, rule: Rule, scale: f32) -> Result<()> {
         for at in 0..self.layout.grads.len() {
-            let grad = self.layout.grads[at];
-            // SAFETY: `update` writes the matrix and its states, which the layout keeps apart from its gradient sum.
-            let grad = unsafe { self.arena.read(grad.range()) };
-            self.update(ParamId(at), grad, rule);
+            // SAFETY: no other slice of the arena is alive; `update` writes the matrix and its states, which lie apart.
+            let grad = unsafe { self.arena.write(self.layout.grads[at].range()) };
+            if scale != 1.0 {
+                elementwise::scale(&self.pool, grad, scale);
+            }
+            // Between runs the program's part of the arena is free: paged states pass through its start.
+            let room = self.layout.len..self.layout.len + 2 * grad.len();
+            // SAFETY: as above.
+            let room = (!self.layout.paged.is_empty()).then(|| unsafe { self.arena.write(room) });
+            self.update(ParamId(at), grad, room, rule)?;
         }
+        Ok(())
+    }
+
+    /// The norm of all gradient sums together.
+    pub fn grad_norm(&self) -> f64 {
+        self.layout.grads.iter().map(|span| elementwise::square_sum(self.arena.get(span.range()))).sum::<f64>().sqrt()
     }
 
     /// Runs `program` on `batch`, `past` tokens of which are in the cache already, applying gradients with `rule`.
-    pub fn run(&mut self, program: &Program, batch: Batch, past: usize, rule: Option<Rule>) -> Outcome {
-        assert!(batch.ids.len() <= program.tokens, "{} tokens in a program for {}", batch.ids.len(), program.tokens);
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn run(&mut self, program: &Program, batch: Batch, past: usize, rule: Option<Rule>) -> Result<Outcome> {
+        let n = batch.ids.len();
+        assert!(n <= program.tokens, "{n} tokens in a program for {}", program.tokens);
         let mut outcome = Outcome::default();
-        for instr in &program.instrs {
-            self.step(program, instr, batch, past, rule, &mut outcome);
+        let mut regions = program.regions.iter();
+        let mut region = regions.next();
+        let mut at = 0;
+        while at < program.instrs.len() {
+            let (end, rows) = match region {
+                Some(of) if of.start == at => {
+                    region = regions.next();
+                    (of.end, program.rows)
+                }
+                _ => (at + 1, n.max(1)),
+            };
+            let mut start = 0;
+            while start < n || (start == 0 && n == 0) {
+                let window = start..(start + rows).min(n);
+                for instr in &program.instrs[at..end] {
+                    self.step(program, instr, batch, window.clone(), past, rule, &mut outcome)?;
+                }
+                start += rows;
+            }
+            at = end;
         }
-        outcome
+        Ok(outcome)
     }
 
-    /// One instruction.
+    /// One instruction, on the rows `window`.
     ///
     /// Every slice below comes from a buffer of this instruction or from the persistent layout. [`Program::check`] has verified
     /// that the buffers of an instruction do not overlap where one is written, which is what each `SAFETY` here relies on.
+    #[allow(clippy::too_many_arguments)]
     fn step(
         &mut self,
         program: &Program,
         instr: &Instr,
         batch: Batch,
+        window: Range<usize>,
         past: usize,
         rule: Option<Rule>,
         outcome: &mut Outcome,
-    ) {
-        let (isa, n) = (self.machine.isa, batch.ids.len());
+    ) -> Result<()> {
+        let (isa, n, first_piece) = (self.machine.isa, window.len(), window.start == 0);
         let base = self.layout.len;
         let span = |buf: Buf| {
             let buffer = &program.buffers[buf.0];
-            let len = buffer.cols.map_or(buffer.len, |cols| cols * n);
-            base + buffer.offset..base + buffer.offset + len
+            let start = base + buffer.offset;
+            match buffer.cols {
+                None => start..start + buffer.len,
+                Some(cols) if buffer.local => start..start + cols * n,
+                Some(cols) => start + cols * window.start..start + cols * window.end,
+            }
         };
         let arena = &self.arena;
         // SAFETY: see above.
@@ -186,7 +260,10 @@ impl Cpu {
         match *instr {
             Instr::Embed { weight, scale, out } => {
                 let table = self.weights.matrix(weight);
-                for (&id, out) in batch.ids.iter().zip(w(out).chunks_exact_mut(table.cols)) {
+                for (row, (&id, out)) in batch.ids.iter().zip(w(out).chunks_exact_mut(table.cols)).enumerate() {
+                    if program.stream && row % EMBED_PIECE == EMBED_PIECE - 1 {
+                        self.weights.release(weight);
+                    }
                     dequant::dequantize_row(isa, table.ty, table.row(id as usize), out);
                     if scale != 1.0 {
                         out.iter_mut().for_each(|x| *x *= scale);
@@ -208,7 +285,7 @@ impl Cpu {
             }
             Instr::LoraDownBackward { a, x, gh, ga, gx, scratch } => {
                 let (rank, cols) = self.ranks[a.0];
-                let (grad, add) = self.gradient(ga, &w);
+                let (grad, add) = self.gradient(ga, &w, first_piece);
                 tn(&mut ctx(scratch), r(gh), r(x), n, rank, cols, grad, start(add));
                 if let Some((gx, add)) = gx {
                     nn(&mut ctx(scratch), factor(a), r(gh), n, w(gx), start(add));
@@ -235,13 +312,22 @@ impl Cpu {
                     let gh = w(lora.gh);
                     nt(&mut ctx(scratch), factor(lora.b), r(g), n, gh, Start::Zero);
                     elementwise::scale(pool, gh, lora.scale);
-                    let (grad, add) = self.gradient(lora.gb, &w);
+                    let (grad, add) = self.gradient(lora.gb, &w, first_piece);
                     tn(&mut ctx(scratch), r(lora.h), r(g), n, rank, cols, grad, start(add));
                 }
             }
             Instr::Rope { table, d, pairs, x, inverse } => {
                 let (RopeId(table), width) = (table, program.buffers[x.0].cols.unwrap_or(d));
-                rope::rotate(pool, w(x), width, d, fixed(self.layout.ropes[table]), batch.positions, pairs, inverse);
+                rope::rotate(
+                    pool,
+                    w(x),
+                    width,
+                    d,
+                    fixed(self.layout.ropes[table]),
+                    &batch.positions[window.clone()],
+                    pairs,
+                    inverse,
+                );
             }
             Instr::Attention { heads, q, k, v, out, lse, scratch } => {
                 attention::forward(isa, pool, heads, batch.segments, r(q), r(k), r(v), w(out), w(lse), w(scratch));
@@ -271,56 +357,77 @@ impl Cpu {
             Instr::GatedBackward { act, gate, up, g } => gated::backward(isa, pool, act, w(gate), w(up), r(g)),
             Instr::Add { from, to } => elementwise::add(pool, w(to), r(from)),
             Instr::Copy { from, to } => w(to).copy_from_slice(r(from)),
-            Instr::CrossEntropy { weight, rows, x, gx, work } => {
-                let weight = self.weights.matrix(weight);
-                *outcome = self.cross_entropy(weight, rows, r(x), gx.map(w), w(work), batch);
+            Instr::CrossEntropy { weight, loss, x, gx, work } => {
+                let head = Head { weight, loss, stream: program.stream };
+                *outcome = self.cross_entropy(head, r(x), gx.map(w), w(work), batch);
             }
             Instr::Logits { weight, x, out, scratch } => {
                 let weight = self.weights.matrix(weight);
                 matvec(&mut ctx(scratch), weight, &r(x)[(n - 1) * weight.cols..], w(out), Start::Zero);
             }
-            Instr::Update { param, grad } => {
-                let grad = r(grad);
-                self.update(param, grad, rule.expect("a program that updates runs with a rule"));
+            Instr::Update { param, grad, state } => {
+                let (grad, state) = (r(grad), state.map(w));
+                self.update(param, grad, state, rule.expect("a program that updates runs with a rule"))?;
+            }
+            // SAFETY: the buffer lives, untouched, until the matching `Spilled` or `Fetched`.
+            Instr::Spill { from, at } => self.tickets[from.0] = unsafe { self.disk().write(r(from), at) },
+            // SAFETY: as above.
+            Instr::Fetch { to, at } => self.tickets[to.0] = unsafe { self.disk().read(w(to), at) },
+            Instr::Spilled { from: buf } | Instr::Fetched { to: buf } => {
+                self.disk().wait(self.tickets[buf.0]).map_err(|error| Error::System(error.to_string()))?;
             }
         }
+        if let Some(weight) = instr.weight().filter(|_| program.stream) {
+            self.weights.release(weight);
+        }
+        Ok(())
     }
 
-    /// The slice that a matrix's gradient goes to, and whether it adds to what is there.
-    fn gradient<'a>(&self, grad: Grad, write: &impl Fn(Buf) -> &'a mut [f32]) -> (&'a mut [f32], bool) {
+    fn disk(&self) -> &Disk {
+        self.disk.as_ref().expect("a program that spills was given a file")
+    }
+
+    /// The slice that a matrix's gradient goes to, and whether it adds to what is there (an earlier piece's share).
+    fn gradient<'a>(
+        &self,
+        grad: Grad,
+        write: &impl Fn(Buf) -> &'a mut [f32],
+        first_piece: bool,
+    ) -> (&'a mut [f32], bool) {
         match grad {
-            Grad::Once(buf) => (write(buf), false),
+            Grad::Once(buf) => (write(buf), !first_piece),
             // SAFETY: gradient sums lie in the persistent part, apart from everything this instruction reads.
             Grad::Sum(param) => (unsafe { self.arena.write(self.layout.grads[param.0].range()) }, true),
         }
     }
 
-    /// Head and loss over pieces of `rows` labelled rows: gather, logits, loss, and the gradient of `x` scattered back.
+    /// Head and loss over pieces of labelled rows and pieces of the vocabulary: gather, logits, loss, and the gradient of `x`
+    /// scattered back. Logits of a piece stay until the gradient or are computed again; weights are released behind.
     fn cross_entropy(
         &self,
-        head: Weight,
-        rows: usize,
+        head: Head,
         x: &[f32],
         mut gx: Option<&mut [f32]>,
         work: &mut [f32],
         batch: Batch,
     ) -> Outcome {
-        let (c, vocab) = (head.cols, head.rows);
+        let matrix = self.weights.matrix(head.weight);
+        let (rows, c, vocab) = (head.loss.rows, matrix.cols, matrix.rows);
         let (gathered, work) = work.split_at_mut(rows * c);
         let (gradients, work) = work.split_at_mut(rows * c);
-        let (logits, work) = work.split_at_mut(rows * vocab);
-        let (losses, work) = work.split_at_mut(rows);
-        let (hits, work) = work.split_at_mut(rows);
-        let (labels, scratch) = work.split_at_mut(rows);
-        let labels: &mut [u32] = bytemuck::cast_slice_mut(labels);
+        let (logits, work) = work.split_at_mut(rows * if head.loss.retain { vocab } else { head.loss.vocab });
+        let (numbers, scratch) = work.split_at_mut(5 * rows);
         let Machine { isa, precision, .. } = self.machine;
+        let scale = 1.0 / batch.targets.max(1) as f32;
         let mut outcome = Outcome::default();
         if let Some(gx) = gx.as_deref_mut() {
             gx.fill(0.0);
         }
         let mut next = 0;
         while next < batch.labels.len() {
-            let first = next;
+            let first_row = next;
+            let (labels, state) = numbers.split_at_mut(rows);
+            let labels: &mut [u32] = bytemuck::cast_slice_mut(labels);
             let mut count = 0;
             while next < batch.labels.len() && count < rows {
                 if batch.labels[next] != NO_LABEL {
@@ -333,47 +440,90 @@ impl Cpu {
             if count == 0 {
                 break;
             }
+            let (labels, gathered) = (&labels[..count], &gathered[..count * c]);
+            let mut parts = state.chunks_exact_mut(rows).map(|part| &mut part[..count]);
+            let mut part = || parts.next().expect("four numbers a row beside the label");
+            let mut state = cross_entropy::State { top: part(), total: part(), label: part(), best: part() };
+            state.clear();
             let mut ctx = Ctx { pool: &self.pool, isa, precision, scratch };
-            let logits = &mut logits[..count * vocab];
-            nt(&mut ctx, head, &gathered[..count * c], count, logits, Start::Zero);
-            let scale = gx.is_some().then(|| 1.0 / batch.targets.max(1) as f32);
-            cross_entropy::rows(
-                isa,
-                &self.pool,
-                logits,
-                &labels[..count],
-                scale,
-                &mut losses[..count],
-                &mut hits[..count],
-            );
-            outcome.loss += losses[..count].iter().map(|&loss| f64::from(loss)).sum::<f64>();
-            outcome.hits += hits[..count].iter().filter(|&&hit| hit == 1.0).count();
-            outcome.targets += count;
-            if let Some(gx) = gx.as_deref_mut() {
-                nn(&mut ctx, head, logits, count, &mut gradients[..count * c], Start::Zero);
-                let labelled = (first..next).filter(|&row| batch.labels[row] != NO_LABEL);
-                for (row, gradient) in labelled.zip(gradients.chunks_exact(c)) {
-                    gx[row * c..][..c].copy_from_slice(gradient);
+            let pieces = (0..vocab).step_by(head.loss.vocab).map(|first| first..(first + head.loss.vocab).min(vocab));
+            let place = |piece: &Range<usize>| {
+                let start = if head.loss.retain { count * piece.start } else { 0 };
+                start..start + count * piece.len()
+            };
+            for piece in pieces.clone() {
+                let logits = &mut logits[place(&piece)];
+                nt(&mut ctx, matrix.part(piece.clone()), gathered, count, logits, Start::Zero);
+                cross_entropy::take_in(isa, &self.pool, logits, piece.start, labels, &mut state);
+                if head.stream {
+                    self.weights.release_rows(head.weight, piece);
                 }
+            }
+            for (row, &label) in labels.iter().enumerate() {
+                outcome.loss += f64::from(state.loss(row));
+                outcome.hits += usize::from(state.hit(row, label));
+            }
+            outcome.targets += count;
+            let Some(gx) = gx.as_deref_mut() else { continue };
+            let gradients = &mut gradients[..count * c];
+            for piece in pieces {
+                let (logits, part) = (&mut logits[place(&piece)], matrix.part(piece.clone()));
+                if !head.loss.retain {
+                    nt(&mut ctx, part, gathered, count, logits, Start::Zero);
+                }
+                cross_entropy::gradient(isa, &self.pool, logits, piece.start, labels, &state, scale);
+                nn(
+                    &mut ctx,
+                    part,
+                    logits,
+                    count,
+                    gradients,
+                    if piece.start == 0 { Start::Zero } else { Start::Output },
+                );
+                if head.stream {
+                    self.weights.release_rows(head.weight, piece);
+                }
+            }
+            let labelled = (first_row..next).filter(|&row| batch.labels[row] != NO_LABEL);
+            for (row, gradient) in labelled.zip(gradients.chunks_exact(c)) {
+                gx[row * c..][..c].copy_from_slice(gradient);
             }
         }
         outcome
     }
 
-    fn update(&mut self, param: ParamId, grad: &[f32], rule: Rule) {
+    /// Applies one gradient; `room` holds a state that waits on disk meanwhile.
+    fn update(&mut self, param: ParamId, grad: &[f32], room: Option<&mut [f32]>, rule: Rule) -> Result<()> {
         if let Some(watch) = &mut self.watch {
             watch[param.0] = elementwise::square_sum(grad);
         }
         let isa = self.machine.isa;
         // SAFETY: the layout keeps a matrix, its states and all gradients apart.
         let matrix = unsafe { self.arena.write(self.layout.param(param).range()) };
-        match rule {
-            Rule::Sgd(rule) => update::sgd(isa, &self.pool, rule, matrix, grad),
-            Rule::AdamW(rule) => {
+        match (rule, room) {
+            (Rule::Sgd(rule), _) => update::sgd(isa, &self.pool, rule, matrix, grad),
+            (Rule::AdamW(rule), None) => {
                 // SAFETY: as above.
                 let [m, v] = [0, 1].map(|i| unsafe { self.arena.write(self.layout.states[param.0][i].range()) });
                 update::adamw(isa, &self.pool, rule, matrix, grad, m, v);
             }
+            (Rule::AdamW(rule), Some(room)) => {
+                let failed = |error: std::io::Error| Error::System(format!("the spill file failed: {error}"));
+                let at = self.states_at + self.layout.paged[param.0];
+                self.disk().read_now(room, at).map_err(failed)?;
+                let (m, v) = room.split_at_mut(grad.len());
+                update::adamw(isa, &self.pool, rule, matrix, grad, m, v);
+                self.disk().write_now(room, at).map_err(failed)?;
+            }
         }
+        Ok(())
     }
+}
+
+/// The head of the model and how its loss is worked through.
+#[derive(Clone, Copy)]
+struct Head {
+    weight: WeightId,
+    loss: Loss,
+    stream: bool,
 }

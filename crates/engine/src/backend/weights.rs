@@ -1,5 +1,7 @@
 //! Binds a graph's frozen matrices and vectors to a model's mapped tensors, after checking that they are there in the right shape.
 
+use std::ops::Range;
+
 use pocketune_formats::{ModelFiles, Tensor};
 use pocketune_kernels::matmul::Weight;
 use pocketune_kernels::{BlockType, blocks};
@@ -58,6 +60,19 @@ impl Weights {
     pub fn matrix(&self, id: WeightId) -> Weight<'_> {
         let place = &self.matrices[id.0];
         Weight::new(place.ty, place.rows, place.cols, self.bytes(place))
+    }
+
+    /// Lets the pages of a matrix go; the next read brings them back.
+    pub fn release(&self, id: WeightId) {
+        let place = &self.matrices[id.0];
+        self.files.files()[place.file].release(place.offset, place.bytes);
+    }
+
+    /// Lets the pages of some rows go.
+    pub fn release_rows(&self, id: WeightId, rows: Range<usize>) {
+        let place = &self.matrices[id.0];
+        let row = place.bytes / place.rows.max(1);
+        self.files.files()[place.file].release(place.offset + rows.start * row, rows.len() * row);
     }
 
     /// Reads a vector into `out`, adding `plus` to every element.

@@ -5,8 +5,8 @@ use pocketune_kernels::gated::Act;
 use pocketune_kernels::rope::Pairs;
 
 use super::{
-    Graph, LoraSpec, Module, Node, Op, Param, ParamId, Role, RopeDecl, RopeId, Target, Value, ValueId, VectorDecl,
-    VectorId, WeightDecl, WeightId,
+    Graph, LoraSpec, Module, Node, Op, Param, ParamId, Role, RopeDecl, RopeId, Stage, Target, Value, ValueId,
+    VectorDecl, VectorId, WeightDecl, WeightId,
 };
 
 /// Builds a [`Graph`] node by node.
@@ -16,18 +16,20 @@ pub struct Builder<'a> {
     /// Where the blocks' tensors are, such as `model.`.
     prefix: &'a str,
     block: Option<usize>,
+    stage: Stage,
     blocks: usize,
 }
 
 impl<'a> Builder<'a> {
     /// A graph of `blocks` blocks, whose tensors' names start with `prefix`, with adapters as `lora` says.
     pub fn new(prefix: &'a str, blocks: usize, lora: Option<&'a LoraSpec>) -> Self {
-        Self { graph: Graph { blocks, ..Graph::default() }, lora, prefix, block: None, blocks }
+        Self { graph: Graph { blocks, ..Graph::default() }, lora, prefix, block: None, stage: Stage::Before, blocks }
     }
 
     /// The next nodes belong to block `block`.
     pub fn enter(&mut self, block: usize) {
         self.block = Some(block);
+        self.stage = Stage::Before;
     }
 
     /// The next nodes belong to no block.
@@ -48,7 +50,13 @@ impl<'a> Builder<'a> {
     }
 
     fn node(&mut self, op: Op, inputs: &[ValueId], outputs: &[ValueId]) {
-        self.graph.nodes.push(Node { op, inputs: inputs.into(), outputs: outputs.into(), block: self.block });
+        self.graph.nodes.push(Node {
+            op,
+            inputs: inputs.into(),
+            outputs: outputs.into(),
+            block: self.block,
+            stage: self.stage,
+        });
     }
 
     fn cols(&self, value: ValueId) -> usize {
@@ -151,7 +159,9 @@ impl<'a> Builder<'a> {
     pub fn attention(&mut self, q: ValueId, k: ValueId, v: ValueId, heads: Heads) -> ValueId {
         let out = self.value("attention", Role::AttentionOut, heads.queries * heads.d);
         let lse = self.value("logsumexp", Role::LogSumExp, heads.queries);
+        self.stage = Stage::Attention;
         self.node(Op::Attention { heads }, &[q, k, v], &[out, lse]);
+        self.stage = Stage::After;
         out
     }
 

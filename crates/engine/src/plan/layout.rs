@@ -28,6 +28,10 @@ pub struct Layout {
     pub params: Vec<Span>,
     /// Their optimizer states, `states` vectors each (first moments, second moments).
     pub states: Vec<Vec<Span>>,
+    /// Where on disk the optimizer states wait that are not in memory: floats from the end of the program's part of the spill file.
+    pub paged: Vec<usize>,
+    /// Floats of optimizer state on disk.
+    pub paged_len: usize,
     /// Their gradient sums, where a step accumulates.
     pub grads: Vec<Span>,
     /// Norm weights and biases.
@@ -41,13 +45,20 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout for `graph` with `states` optimizer vectors a matrix, records of up to `positions` tokens, and a cache of
+    /// The layout for `graph` with `states` optimizer vectors a matrix (on disk when `page`), records of up to `positions` tokens, and a cache of
     /// `kv_width` floats a token and block when generating.
-    pub fn new(graph: &Graph, states: usize, positions: usize, mode: Mode, kv_width: usize) -> Self {
+    pub fn new(graph: &Graph, states: usize, page: bool, positions: usize, mode: Mode, kv_width: usize) -> Self {
         let mut layout = Self::default();
         let sizes: Vec<usize> = graph.params.iter().map(|param| param.len()).collect();
         layout.params = sizes.iter().map(|&len| layout.take(len)).collect();
-        layout.states = sizes.iter().map(|&len| (0..states).map(|_| layout.take(len)).collect()).collect();
+        if page {
+            for &len in &sizes {
+                layout.paged.push(layout.paged_len);
+                layout.paged_len += states * len;
+            }
+        } else {
+            layout.states = sizes.iter().map(|&len| (0..states).map(|_| layout.take(len)).collect()).collect();
+        }
         if mode == Mode::Accumulate {
             layout.grads = sizes.iter().map(|&len| layout.take(len)).collect();
         }

@@ -1,6 +1,6 @@
 //! Lifetimes and offsets of a program's buffers.
 
-use super::program::Program;
+use super::program::{Kind, Program};
 
 /// Floats to which offsets are rounded: a cache line.
 const ALIGN: usize = 16;
@@ -38,12 +38,23 @@ pub fn place(program: &mut Program) {
     program.len = len;
 }
 
+/// From the first to the last instruction that uses a buffer; what a region reads or writes beyond one piece lives through all of it.
 fn lifetimes(program: &mut Program) {
+    let mut regions = program.regions.iter().peekable();
     for (at, instr) in program.instrs.iter().enumerate() {
+        while regions.next_if(|region| region.end <= at).is_some() {}
+        let region = regions.peek().filter(|region| region.start <= at);
         instr.buffers(&mut |buf, _| {
             let buffer = &mut program.buffers[buf.0];
-            buffer.first = buffer.first.min(at);
-            buffer.last = buffer.last.max(at);
+            let (first, last) = match region {
+                Some(region) if !buffer.local => (region.start, region.end - 1),
+                _ => (at, at),
+            };
+            // A region's scratch is used by one instruction at a time, whatever the piece.
+            let (first, last) =
+                if buffer.cols.is_none() && buffer.kind == Kind::Scratch { (at, at) } else { (first, last) };
+            buffer.first = buffer.first.min(first);
+            buffer.last = buffer.last.max(last);
         });
     }
 }

@@ -1,6 +1,33 @@
-//! Which values stay in memory between the forward and the backward pass. What does not is computed again, to the same bits.
+//! What happens to every value between the forward and the backward pass, and in what pieces a step is worked through. No choice
+//! here changes a number: what is not kept is fetched or computed again to the same bits.
 
 use crate::graph::Role;
+
+/// A set of roles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Roles(u16);
+
+impl Roles {
+    /// No role.
+    pub const EMPTY: Roles = Roles(0);
+    /// Every role.
+    pub const ALL: Roles = Roles(u16::MAX);
+
+    /// The set of `roles`.
+    pub const fn of(roles: &[Role]) -> Self {
+        let (mut bits, mut at) = (0, 0);
+        while at < roles.len() {
+            bits |= 1 << roles[at] as u16;
+            at += 1;
+        }
+        Self(bits)
+    }
+
+    /// Whether `role` is in the set.
+    pub const fn contains(self, role: Role) -> bool {
+        self.0 >> role as u16 & 1 == 1
+    }
+}
 
 /// The policies with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,31 +41,109 @@ pub enum PolicyName {
     Selective,
 }
 
-/// A choice of what to keep.
+impl PolicyName {
+    /// What it keeps of a block.
+    pub const fn keeps(self) -> Roles {
+        match self {
+            PolicyName::None => Roles::ALL,
+            PolicyName::Block => Roles::of(&[Role::BlockInput]),
+            PolicyName::Selective => Roles::of(&[
+                Role::BlockInput,
+                Role::Middle,
+                Role::Ffn,
+                Role::AttentionOut,
+                Role::LogSumExp,
+                Role::LowRank,
+            ]),
+        }
+    }
+
+    /// The word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            PolicyName::None => "none",
+            PolicyName::Block => "block",
+            PolicyName::Selective => "selective",
+        }
+    }
+}
+
+/// What stays of the first blocks and of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// Of blocks below `split`.
+    pub first: Roles,
+    /// Of the other blocks.
+    pub rest: Roles,
+    /// How many blocks are the first ones.
+    pub split: usize,
+}
+
+impl Keep {
+    /// The same of every block.
+    pub const fn all(roles: Roles) -> Self {
+        Self { first: roles, rest: roles, split: 0 }
+    }
+
+    /// What stays of block `block`.
+    pub const fn of(&self, block: usize) -> Roles {
+        if block < self.split { self.first } else { self.rest }
+    }
+}
+
+/// How the loss is worked through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Labelled rows at a time.
+    pub rows: usize,
+    /// Entries of the vocabulary at a time: a multiple of the cross-entropy's strip, or all of them.
+    pub vocab: usize,
+    /// Whether the logits of all entries stay until the gradient; otherwise they are computed again.
+    pub retain: bool,
+}
+
+/// Where kept values wait for the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spill {
+    /// In memory.
+    No,
+    /// In the spill file, written and read while the neighbouring block is computed.
+    Ahead,
+    /// In the spill file, one block's values in memory at a time.
+    Tight,
+}
+
+/// A complete choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Its name in reports.
-    pub name: PolicyName,
-    /// Most rows of logits that exist at once.
-    pub loss_rows: usize,
+    /// What stays of each block.
+    pub keep: Keep,
+    /// Where it stays.
+    pub spill: Spill,
+    /// Blocks between two kept block inputs, and between two of those that are computed again inside; 1 and 1 keep all.
+    pub every: [usize; 2],
+    /// Rows at a time in everything but attention; a number of at least the step's tokens means all.
+    pub rows: usize,
+    /// How the loss is worked through.
+    pub loss: Loss,
+    /// Whether mapped weights are released after use.
+    pub stream: bool,
+    /// Whether the optimizer's state waits on disk.
+    pub page_optimizer: bool,
 }
 
 impl Policy {
-    /// The named policy, with as many rows of logits as fit 32 MiB (and at least 16).
+    /// The named policy with everything else at its roomiest: logits of as many rows as fit 32 MiB (and at least 16).
     pub fn named(name: PolicyName, vocab: usize) -> Self {
         const LOGITS_BYTES: usize = 32 << 20;
-        Self { name, loss_rows: (LOGITS_BYTES / (4 * vocab.max(1))).max(16) }
-    }
-
-    /// Whether values of this role stay.
-    pub fn keeps(&self, role: Role) -> bool {
-        match self.name {
-            PolicyName::None => true,
-            PolicyName::Block => role == Role::BlockInput,
-            PolicyName::Selective => matches!(
-                role,
-                Role::BlockInput | Role::Middle | Role::Ffn | Role::AttentionOut | Role::LogSumExp | Role::LowRank
-            ),
+        Self {
+            keep: Keep::all(name.keeps()),
+            spill: Spill::No,
+            every: [1, 1],
+            rows: usize::MAX,
+            loss: Loss { rows: (LOGITS_BYTES / (4 * vocab.max(1))).max(16), vocab: usize::MAX, retain: true },
+            stream: false,
+            page_optimizer: false,
         }
     }
 }

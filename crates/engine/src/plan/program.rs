@@ -4,7 +4,7 @@ use pocketune_kernels::attention::Heads;
 use pocketune_kernels::gated::Act;
 use pocketune_kernels::rope::Pairs;
 
-use super::Mode;
+use super::{Loss, Mode};
 use crate::graph::{ParamId, RopeId, VectorId, WeightId};
 
 /// A buffer of a program, by number.
@@ -39,6 +39,8 @@ pub struct Buffer {
     pub len: usize,
     /// Floats a token, where it is a value: a run of fewer tokens uses that much less of it.
     pub cols: Option<usize>,
+    /// Whether it holds the rows of one piece at a time, inside a region.
+    pub local: bool,
     /// First instruction that writes it.
     pub first: usize,
     /// Last instruction that reads or writes it.
@@ -176,7 +178,7 @@ pub enum Instr {
     },
     CrossEntropy {
         weight: WeightId,
-        rows: usize,
+        loss: Loss,
         x: Buf,
         gx: Option<Buf>,
         work: Buf,
@@ -188,10 +190,29 @@ pub enum Instr {
         out: Buf,
         scratch: Buf,
     },
-    /// Applies a gradient.
+    /// Applies a gradient; `state` is room for an optimizer state that waits on disk.
     Update {
         param: ParamId,
         grad: Buf,
+        state: Option<Buf>,
+    },
+    /// Begins to write a value to the spill file, at a float offset.
+    Spill {
+        from: Buf,
+        at: usize,
+    },
+    /// Waits until the value is written; its buffer ends here.
+    Spilled {
+        from: Buf,
+    },
+    /// Begins to read a value back.
+    Fetch {
+        to: Buf,
+        at: usize,
+    },
+    /// Waits until the value is there.
+    Fetched {
+        to: Buf,
     },
 }
 
@@ -207,6 +228,18 @@ pub struct LoraUp {
 }
 
 impl Instr {
+    /// The frozen matrix it reads.
+    pub const fn weight(&self) -> Option<WeightId> {
+        match self {
+            Instr::Embed { weight, .. }
+            | Instr::Linear { weight, .. }
+            | Instr::LinearBackward { weight, gx: Some(_), .. }
+            | Instr::CrossEntropy { weight, .. }
+            | Instr::Logits { weight, .. } => Some(*weight),
+            _ => None,
+        }
+    }
+
     /// Calls `see` for every buffer the instruction uses.
     pub fn buffers(&self, see: &mut dyn FnMut(Buf, Access)) {
         use Access::{Read, Update, Write};
@@ -302,9 +335,26 @@ impl Instr {
                 see(out, Write);
                 see(scratch, Write);
             }
-            Instr::Update { grad, .. } => see(grad, Read),
+            Instr::Update { grad, state, .. } => {
+                see(grad, Read);
+                if let Some(state) = state {
+                    see(state, Write);
+                }
+            }
+            Instr::Spill { from, .. } | Instr::Spilled { from } => see(from, Read),
+            Instr::Fetch { to, .. } => see(to, Write),
+            Instr::Fetched { to } => see(to, Update),
         }
     }
+}
+
+/// Instructions that are run for one piece of rows after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// First instruction.
+    pub start: usize,
+    /// One past the last.
+    pub end: usize,
 }
 
 /// Instructions, buffers and the size of the arena's transient part.
@@ -314,8 +364,16 @@ pub struct Program {
     pub mode: Mode,
     /// Most tokens a run handles.
     pub tokens: usize,
+    /// Rows of a piece inside regions.
+    pub rows: usize,
+    /// Whether weights are released after use.
+    pub stream: bool,
     /// The calls, in order.
     pub instrs: Vec<Instr>,
+    /// Which of them loop over pieces, in order, apart from each other.
+    pub regions: Vec<Region>,
+    /// Floats of the spill file.
+    pub spill: usize,
     /// The stretches of the arena they use.
     pub buffers: Vec<Buffer>,
     /// The buffer that holds the logits at the end, for [`Mode::Generate`].
@@ -336,12 +394,13 @@ impl Program {
     /// # Panics
     /// When the planner made a mistake.
     pub fn check(&self) {
-        for (i, a) in self.buffers.iter().enumerate() {
+        let mut by_start: Vec<&Buffer> = self.buffers.iter().collect();
+        by_start.sort_by_key(|buffer| buffer.offset);
+        for (i, a) in by_start.iter().enumerate() {
             assert!(a.first <= a.last && a.offset + a.len <= self.len, "buffer {} lies outside", a.name);
-            for b in &self.buffers[i + 1..] {
+            for b in by_start[i + 1..].iter().take_while(|b| b.offset < a.offset + a.len) {
                 let together = a.first <= b.last && b.first <= a.last;
-                let apart = a.offset + a.len <= b.offset || b.offset + b.len <= a.offset;
-                assert!(!together || apart, "{} and {} overlap", a.name, b.name);
+                assert!(!together, "{} and {} overlap", a.name, b.name);
             }
         }
         let mut written = vec![false; self.buffers.len()];

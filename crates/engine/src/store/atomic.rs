@@ -11,11 +11,11 @@ use crate::error::{Error, Result};
 /// # Errors
 /// When it can't, or when something that is no folder is in its place.
 pub fn check_writable(folder: &Path) -> Result<()> {
-    if folder.exists() && !folder.is_dir() {
-        return Err(Error::io(folder, std::io::ErrorKind::NotADirectory.into()));
+    // The nearest that is there, be it a link to nowhere; the folders between it and the last are made at the end.
+    let existing = folder.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(Path::new("."));
+    if !existing.is_dir() {
+        return Err(Error::io(existing, std::io::ErrorKind::NotADirectory.into()));
     }
-    let existing = folder.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
-    let existing = if existing.as_os_str().is_empty() { Path::new(".") } else { existing };
     let probe = existing.join(format!(".pocketune-probe-{}", std::process::id()));
     create(&probe)?;
     fs::remove_file(&probe).map_err(|error| Error::io(&probe, error))

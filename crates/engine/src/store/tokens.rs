@@ -3,7 +3,7 @@
 //!
 //! Each token is a little-endian `u32`; its top bit says whether it is a target. The record bounds stay in memory, 8 bytes each.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
@@ -28,13 +28,8 @@ impl TokenWriter {
     /// # Errors
     /// The system's.
     pub fn new(folder: &Path) -> Result<Self> {
-        let path = folder.join(format!(".pocketune-tokens-{}-{:p}", std::process::id(), &folder));
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.open(&path).map_err(|error| Error::io(&path, error))?;
-        std::fs::remove_file(&path).map_err(|error| Error::io(&path, error))?;
+        let path = folder.join("the token file");
+        let file = super::spill::nameless(folder, "tokens")?;
         Ok(Self { out: BufWriter::with_capacity(1 << 16, file), path, ends: Vec::new(), tokens: 0, longest: 0 })
     }
 

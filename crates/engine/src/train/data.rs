@@ -49,7 +49,7 @@ pub struct Prepared {
 pub fn prepare(model: &Model, source: &DataSource, max_seq_length: usize, folder: &Path) -> Result<Prepared> {
     let tokenizer = model.tokenizer()?;
     let template = model.chat_template()?;
-    let maker = Maker { tokenizer: &tokenizer, template: template.as_ref(), max_seq_length, folder };
+    let maker = Maker { model, tokenizer: &tokenizer, template: template.as_ref(), max_seq_length, folder };
     match source {
         DataSource::Embedded { train, valid } => Ok(Prepared {
             train: maker.lines(train.as_bytes(), Path::new("embedded train.jsonl"))?,
@@ -65,10 +65,24 @@ pub fn prepare(model: &Model, source: &DataSource, max_seq_length: usize, folder
 }
 
 struct Maker<'a> {
+    model: &'a Model,
     tokenizer: &'a Tokenizer,
     template: Option<&'a ChatTemplate>,
     max_seq_length: usize,
     folder: &'a Path,
+}
+
+impl DataSource {
+    /// What an evaluation reads of it: of a folder, `valid.jsonl` where there is one, else `train.jsonl`.
+    pub(super) fn to_measure(&self) -> Self {
+        match self {
+            DataSource::Path(path) if path.is_dir() => {
+                let valid = path.join("valid.jsonl");
+                DataSource::Path(if valid.exists() { valid } else { path.join("train.jsonl") })
+            }
+            other => other.clone(),
+        }
+    }
 }
 
 impl Maker<'_> {
@@ -102,6 +116,7 @@ impl Maker<'_> {
         for record in records {
             let (line, record) = record.map_err(|error| fault(error.to_string()))?;
             let example = maker.example(&record).map_err(|error| fault(format!("line {line}: {error}")))?;
+            self.model.check_tokens(&example.ids).map_err(|error| fault(format!("line {line}: {error}")))?;
             cut += usize::from(example.cut_from.is_some());
             if example.loss.iter().any(|&target| target) {
                 writer.push(&example.ids, &example.loss)?;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use pocketune_formats::peft::Adapter;
 
+use super::options::check_batch;
 use super::{DataSource, Rows, RunOptions, adapter, prepare};
 use crate::backend::{Cpu, Outcome, Weights};
 use crate::error::{Error, Result};
@@ -35,13 +36,9 @@ pub struct EvalOptions {
 /// Whatever is wrong with options, files, data or the numbers.
 pub fn evaluate(options: &EvalOptions) -> Result<Outcome> {
     let machine = options.run.machine()?;
-    if options.batch_size == 0 || options.max_seq_length < 2 {
-        let (option, value) =
-            if options.batch_size == 0 { ("batch-size", 0) } else { ("max-seq-length", options.max_seq_length) };
-        return Err(Error::Option { option, value: value.to_string(), fault: "too small".into() });
-    }
+    check_batch(options.batch_size, options.max_seq_length)?;
     let model = Model::open(&options.model)?;
-    let data = prepare(&model, &options.data, options.max_seq_length, &std::env::temp_dir())?;
+    let data = prepare(&model, &options.data.to_measure(), options.max_seq_length, &std::env::temp_dir())?;
     memory::trim();
     let tokens = data.valid.unwrap_or(data.train).tokens;
     let saved = options.adapter.as_ref().map(|folder| Ok::<_, Error>((folder, Adapter::open(folder)?))).transpose()?;
@@ -52,13 +49,13 @@ pub fn evaluate(options: &EvalOptions) -> Result<Outcome> {
     let (types, rows) = (weights.types(), tokens.longest() * options.batch_size);
     let program =
         plan::compile(Request { graph: &graph, types: &types, tokens: rows, machine, policy, mode: Mode::Evaluate });
-    let layout = Layout::new(&graph, 0, tokens.longest(), Mode::Evaluate, 0);
-    let mut cpu = Cpu::new(machine, weights, &graph, layout, program.len)?;
+    let layout = Layout::new(&graph, 0, false, tokens.longest(), Mode::Evaluate, 0);
+    let mut cpu = Cpu::new(machine, weights, &graph, layout, &[&program], &std::env::temp_dir())?;
     if let Some((folder, saved)) = &saved {
         adapter::load(&mut cpu, &graph, Path::new(folder), saved)?;
     }
     let mut buffer = Rows::with_capacity(options.batch_size, rows);
-    let outcome = run(&mut cpu, &program, &tokens, &mut buffer, options.batch_size);
+    let outcome = run(&mut cpu, &program, &tokens, &mut buffer, options.batch_size)?;
     if outcome.loss.is_finite() {
         return Ok(outcome);
     }
@@ -67,14 +64,20 @@ pub fn evaluate(options: &EvalOptions) -> Result<Outcome> {
 }
 
 /// All records of `file`, `batch_size` at a time.
-pub(super) fn run(cpu: &mut Cpu, program: &Program, file: &TokenFile, rows: &mut Rows, batch_size: usize) -> Outcome {
+pub(super) fn run(
+    cpu: &mut Cpu,
+    program: &Program,
+    file: &TokenFile,
+    rows: &mut Rows,
+    batch_size: usize,
+) -> Result<Outcome> {
     let mut total = Outcome::default();
     for first in (0..file.len()).step_by(batch_size) {
         rows.fill(file, first..(first + batch_size).min(file.len()));
-        let outcome = cpu.run(program, rows.batch(rows.targets()), 0, None);
+        let outcome = cpu.run(program, rows.batch(rows.targets()), 0, None)?;
         total.loss += outcome.loss;
         total.hits += outcome.hits;
         total.targets += outcome.targets;
     }
-    total
+    Ok(total)
 }

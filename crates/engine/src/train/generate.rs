@@ -82,8 +82,8 @@ impl Generator {
         let policy = Policy::named(PolicyName::Block, graph.vocab);
         let tokens = context.clamp(1, PIECE);
         let program = plan::compile(Request { graph: &graph, types: &types, tokens, machine, policy, mode });
-        let layout = Layout::new(&graph, 0, context, mode, kv_width);
-        let mut cpu = Cpu::new(machine, weights, &graph, layout, program.len)?;
+        let layout = Layout::new(&graph, 0, false, context, mode, kv_width);
+        let mut cpu = Cpu::new(machine, weights, &graph, layout, &[&program], &std::env::temp_dir())?;
         if let Some((folder, saved)) = &saved {
             adapter::load(&mut cpu, &graph, folder, saved)?;
         }
@@ -102,7 +102,7 @@ impl Generator {
         }
         let mut past = 0;
         for piece in prompt.chunks(self.program.tokens) {
-            self.read(piece, past);
+            self.read(piece, past)?;
             past += piece.len();
         }
         let numbers = Philox::new(self.sampling.seed, 2 << 32);
@@ -111,17 +111,17 @@ impl Generator {
             if !each(token) || past + 1 >= self.context {
                 return Ok(());
             }
-            self.read(&[token], past);
+            self.read(&[token], past)?;
             past += 1;
         }
     }
 
-    fn read(&mut self, ids: &[u32], past: usize) {
+    fn read(&mut self, ids: &[u32], past: usize) -> Result<()> {
         let mut positions = [0; PIECE];
         let positions = &mut positions[..ids.len()];
         positions.iter_mut().enumerate().for_each(|(at, position)| *position = (past + at) as u32);
         let batch = Batch { ids, positions, labels: &[], segments: &[], targets: 0 };
-        self.cpu.run(&self.program, batch, past, None);
+        self.cpu.run(&self.program, batch, past, None).map(|_| ())
     }
 
     /// The next token for a `draw` in [0, 1).

@@ -154,25 +154,31 @@ impl TrainOptions {
     /// # Errors
     /// The first that can't work.
     pub fn check(&self) -> Result<()> {
-        let fault = |option, value: String, fault: &str| Err(Error::Option { option, value, fault: fault.into() });
-        let counts = [
-            ("iters", self.iters, 1, 1 << 40),
-            ("batch-size", self.batch_size, 1, 1 << 16),
-            ("grad-accumulation-steps", self.accumulation, 1, 1 << 20),
-            ("max-seq-length", self.max_seq_length, 2, 1 << 24),
-            ("steps-per-report", self.steps_per_report, 1, 1 << 40),
-        ];
-        for (option, value, least, most) in counts {
-            if !(least..=most).contains(&value) {
-                return fault(option, value.to_string(), &format!("it lies between {least} and {most}"));
-            }
-        }
+        self.run.machine()?;
+        check_batch(self.batch_size, self.max_seq_length)?;
+        check_count("iters", self.iters, 1, 1 << 40)?;
+        check_count("grad-accumulation-steps", self.accumulation, 1, 1 << 20)?;
+        check_count("steps-per-report", self.steps_per_report, 1, 1 << 40)?;
         if let Some(decay) = self.weight_decay.filter(|decay| !(0.0..=1.0).contains(decay)) {
-            return fault("weight-decay", decay.to_string(), "a decay lies between 0 and 1");
+            let fault = "a decay lies between 0 and 1".into();
+            return Err(Error::Option { option: "weight-decay", value: decay.to_string(), fault });
         }
         if let LoraChoice::New(spec) = &self.lora {
             spec.check()?;
         }
         self.schedule.check()
     }
+}
+
+/// Checks how many records a pass reads, and how long they may be.
+pub(super) fn check_batch(batch_size: usize, max_seq_length: usize) -> Result<()> {
+    check_count("batch-size", batch_size, 1, 1 << 16)?;
+    check_count("max-seq-length", max_seq_length, 2, 1 << 24)
+}
+
+fn check_count(option: &'static str, value: usize, least: usize, most: usize) -> Result<()> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::Option { option, value: value.to_string(), fault: format!("it lies between {least} and {most}") })
 }

@@ -118,7 +118,7 @@ pub fn train(options: &TrainOptions, host: &mut dyn Host) -> Result<Summary> {
         cut: data.train.cut,
         skipped: data.train.skipped,
     });
-    let mut run = Run::new(options, model, data, peak.look())?;
+    let mut run = Run::new(options, model, data, scratch_folder, peak.look())?;
     let machine = run.machine;
     host.event(Event::Planned { plan: run.plan, machine, trainable: run.graph.trainable() });
     let before = run.validate(0, host)?;
@@ -144,7 +144,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(options: &TrainOptions, model: Model, data: Prepared, so_far: Resident) -> Result<Self> {
+    fn new(options: &TrainOptions, model: Model, data: Prepared, folder: &Path, so_far: Resident) -> Result<Self> {
         let machine = options.run.machine()?;
         let saved = match &options.lora {
             LoraChoice::New(_) => None,
@@ -165,11 +165,10 @@ impl Run {
         let request = Request { graph: &graph, types: &types, tokens, machine, policy, mode };
         let program = plan::compile(request);
         let evaluate = data.valid.is_some().then(|| plan::compile(Request { mode: Mode::Evaluate, ..request }));
-        let layout = Layout::new(&graph, options.optimizer.states(), longest, mode, 0);
+        let layout = Layout::new(&graph, options.optimizer.states(), policy.page_optimizer, longest, mode, 0);
         let programs: Vec<&Program> = [&program].into_iter().chain(&evaluate).collect();
-        let transient = programs.iter().map(|program| program.len).max().unwrap_or(0);
         let plan = MemoryPlan::new(&layout, &programs, weights.mapped_bytes(), machine.threads, so_far.total);
-        let mut cpu = Cpu::new(machine, weights, &graph, layout, transient)?;
+        let mut cpu = Cpu::new(machine, weights, &graph, layout, &programs, folder)?;
         match saved {
             Some((folder, saved)) => adapter::load(&mut cpu, &graph, folder, &saved)?,
             None => adapter::initialise(&mut cpu, &graph, options.seed),
@@ -180,7 +179,7 @@ impl Run {
 
     fn validate(&mut self, iter: usize, host: &mut dyn Host) -> Result<Option<Outcome>> {
         let (Some(program), Some(valid)) = (&self.evaluate, &self.data.valid) else { return Ok(None) };
-        let outcome = super::evaluate::run(&mut self.cpu, program, &valid.tokens, &mut self.rows, self.batch_size);
+        let outcome = super::evaluate::run(&mut self.cpu, program, &valid.tokens, &mut self.rows, self.batch_size)?;
         self.check_loss(outcome, "the validation set")?;
         host.event(Event::Validated { iter, outcome });
         Ok(Some(outcome))
@@ -197,7 +196,7 @@ impl Run {
             if iter == 1 {
                 self.cpu.watch();
             }
-            let (outcome, rows) = self.update(options, &mut batches, &mut position, iter, lr);
+            let (outcome, rows) = self.update(options, &mut batches, &mut position, iter, lr)?;
             self.check_loss(outcome, &format!("update {iter}"))?;
             if iter == 1 {
                 self.check_gradients()?;
@@ -238,7 +237,7 @@ impl Run {
         position: &mut u64,
         iter: usize,
         lr: f32,
-    ) -> (Outcome, u64) {
+    ) -> Result<(Outcome, u64)> {
         let rule = rule(options, iter, lr);
         let file = &self.data.train.tokens;
         let per_pass = options.batch_size as u64;
@@ -259,16 +258,16 @@ impl Run {
             self.rows.fill(file, (first..first + per_pass).map(|at| batches.record(at)));
             *position += per_pass;
             let targets = targets.unwrap_or_else(|| self.rows.targets());
-            let outcome = self.cpu.run(&self.program, self.rows.batch(targets), 0, Some(rule));
+            let outcome = self.cpu.run(&self.program, self.rows.batch(targets), 0, Some(rule))?;
             total.loss += outcome.loss;
             total.hits += outcome.hits;
             total.targets += outcome.targets;
             rows += self.rows.tokens() as u64;
         }
         if passes > 1 {
-            self.cpu.apply_grads(rule);
+            self.cpu.apply_grads(rule, 1.0)?;
         }
-        (total, rows)
+        Ok((total, rows))
     }
 
     /// A loss that is not finite has a cause that can be named.

@@ -8,7 +8,7 @@ use pocketune::backend::{Batch, Cpu, NO_LABEL, Rule, Weights};
 use pocketune::families::Config;
 use pocketune::graph::{Graph, ParamId};
 use pocketune::model::{Model, Source};
-use pocketune::plan::{self, Layout, Machine, Mode, Policy, PolicyName, Program, Request};
+use pocketune::plan::{self, Layout, Loss, Machine, Mode, Policy, PolicyName, Program, Request};
 use pocketune::train::adapter;
 use pocketune_formats::peft::{self, Adapter};
 use pocketune_kernels::Isa;
@@ -22,6 +22,12 @@ pub struct Golden {
     model: PathBuf,
     folder: PathBuf,
     expected: BTreeMap<String, (Vec<f32>, Vec<u32>)>,
+}
+
+/// A named policy with `rows` rows of logits at a time.
+pub fn policy_of(name: PolicyName, rows: usize) -> Policy {
+    let policy = Policy::named(name, 1);
+    Policy { loss: Loss { rows, ..policy.loss }, ..policy }
 }
 
 fn root() -> PathBuf {
@@ -75,7 +81,7 @@ impl Golden {
 
     /// The engine, set up to run this case.
     pub fn case(&self, with_adapter: bool, mode: Mode, policy: PolicyName, threads: usize) -> Case {
-        self.case_on(Isa::detect().unwrap(), with_adapter, mode, Policy { name: policy, loss_rows: 7 }, threads)
+        self.case_on(Isa::detect().unwrap(), with_adapter, mode, policy_of(policy, 7), threads)
     }
 
     pub fn case_on(&self, isa: Isa, with_adapter: bool, mode: Mode, policy: Policy, threads: usize) -> Case {
@@ -108,8 +114,8 @@ impl Golden {
         let tokens = records[0].len() + records[1].len();
         let program = plan::compile(Request { graph: &graph, types: &weights.types(), tokens, machine, policy, mode });
         let kv_width = model.config.kv_heads * model.config.head_dim;
-        let layout = Layout::new(&graph, 2, tokens, mode, kv_width);
-        let mut cpu = Cpu::new(machine, weights, &graph, layout, program.len).unwrap();
+        let layout = Layout::new(&graph, 2, policy.page_optimizer, tokens, mode, kv_width);
+        let mut cpu = Cpu::new(machine, weights, &graph, layout, &[&program], &std::env::temp_dir()).unwrap();
         if with_adapter {
             adapter::load(&mut cpu, &graph, &folder, &saved).unwrap();
         }
@@ -144,9 +150,9 @@ impl Case {
         let rows = self.batch();
         let batch = rows.batch();
         self.cpu.clear_grads();
-        let outcome = self.cpu.run(&self.program, batch, 0, rule);
+        let outcome = self.cpu.run(&self.program, batch, 0, rule).unwrap();
         if let (Mode::Accumulate, Some(rule)) = (self.program.mode, rule) {
-            self.cpu.apply_grads(rule);
+            self.cpu.apply_grads(rule, 1.0).unwrap();
         }
         assert_eq!(outcome.targets, batch.targets);
         (outcome.loss / batch.targets as f64) as f32
@@ -155,7 +161,7 @@ impl Case {
     fn logits(&mut self, ids: &[u32], past: usize) -> Vec<f32> {
         let positions: Vec<u32> = (past as u32..(past + ids.len()) as u32).collect();
         let batch = Batch { ids, positions: &positions, labels: &[], segments: &[], targets: 0 };
-        self.cpu.run(&self.program, batch, past, None);
+        self.cpu.run(&self.program, batch, past, None).unwrap();
         self.cpu.logits(&self.program).to_vec()
     }
 

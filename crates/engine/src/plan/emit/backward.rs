@@ -1,0 +1,130 @@
+//! The derivative's instructions for every operation. Gradients flow only where one was asked for.
+
+use pocketune_kernels::attention;
+
+use super::Emitter;
+use crate::graph::{Node, Op, ParamId, ValueId, WeightId};
+use crate::plan::Mode;
+use crate::plan::program::{Buf, Grad, Instr, Kind, LoraUp};
+
+impl Emitter<'_> {
+    /// The derivative of one node, if a gradient has reached its output.
+    pub(super) fn differentiate(&mut self, at: usize) {
+        let node = self.node(at);
+        let Some(g) = node.outputs.first().and_then(|output| self.grads[output.0].take()) else { return };
+        for value in node.derivative_reads(&self.needs) {
+            self.materialise(value);
+        }
+        let input = |i: usize| node.inputs[i];
+        match &node.op {
+            Op::Embed { .. } | Op::CrossEntropy { .. } => {}
+            Op::Norm { weight, eps, .. } => {
+                let x = self.at(input(0));
+                if let Some(gx) = self.target(input(0)) {
+                    self.instrs.push(Instr::NormBackward { weight: *weight, eps: *eps, x, g, gx });
+                }
+            }
+            Op::LoraDown { a, .. } => self.lora_down(*a, input(0), g),
+            Op::Linear { weight, lora, .. } => self.linear(node, *weight, *lora, g),
+            Op::Rope { table, d, pairs } => {
+                self.instrs.push(Instr::Rope { table: *table, d: *d, pairs: *pairs, x: g, inverse: true });
+                self.pass(input(0), g);
+            }
+            Op::Attention { heads } => {
+                let scratch = self.scratch(attention::scratch(*heads, self.request.machine.threads));
+                let [q, k, v] = [0, 1, 2].map(|i| self.at(input(i)));
+                let read = [q, k, v, self.at(node.outputs[0]), self.at(node.outputs[1]), g];
+                let write = [0, 1, 2].map(|i| self.value_buffer(input(i), Kind::Work));
+                self.instrs.push(Instr::AttentionBackward { heads: *heads, read, write, scratch });
+                (0..3).for_each(|i| self.pass(input(i), write[i]));
+            }
+            Op::Gated { act } => {
+                let [gate, up] = [0, 1].map(|i| self.live[input(i).0].take().expect("materialised"));
+                self.instrs.push(Instr::GatedBackward { act: *act, gate, up, g });
+                self.pass(input(0), gate);
+                self.pass(input(1), up);
+            }
+            Op::Add => {
+                self.pass(input(0), g);
+                self.pass(input(1), g);
+            }
+        }
+    }
+
+    fn linear(&mut self, node: &Node, weight: WeightId, lora: Option<(ParamId, f32)>, g: Buf) {
+        let gx = self.target(node.inputs[0]);
+        let mut scratch = if gx.is_some() { self.nn(weight, self.rows()) } else { 0 };
+        let lora = lora.map(|(b, scale)| {
+            let h = node.inputs[1];
+            scratch = scratch.max(self.nt_f32(b)).max(self.tn(b));
+            let gh = self.value_buffer(h, Kind::Work);
+            self.grads[h.0] = Some(gh);
+            LoraUp { b, scale, h: self.at(h), gh, gb: self.grad(b) }
+        });
+        let scratch = self.scratch(scratch);
+        self.instrs.push(Instr::LinearBackward { weight, g, gx, lora, scratch });
+        if let Some(lora) = lora {
+            self.update(lora.b, lora.gb);
+        }
+    }
+
+    fn lora_down(&mut self, a: ParamId, x: ValueId, gh: Buf) {
+        let gx = self.target(x);
+        let ga = self.grad(a);
+        let scratch = self.scratch(self.tn(a).max(self.nn_f32(a)));
+        let x = self.at(x);
+        self.instrs.push(Instr::LoraDownBackward { a, x, gh, ga, gx, scratch });
+        self.update(a, ga);
+    }
+
+    fn grad(&mut self, param: ParamId) -> Grad {
+        match self.request.mode {
+            Mode::TrainAndUpdate => {
+                let len = self.request.graph.params[param.0].len();
+                Grad::Once(self.buffer("gradient", None, Kind::Gradient, len, None))
+            }
+            _ => Grad::Sum(param),
+        }
+    }
+
+    /// Applies a gradient when it is complete: at once, or after the last piece.
+    fn update(&mut self, param: ParamId, grad: Grad) {
+        let Grad::Once(grad) = grad else { return };
+        let len = self.request.graph.params[param.0].len();
+        let paged = self.request.policy.page_optimizer;
+        let state = paged.then(|| self.buffer("optimizer", None, Kind::Scratch, 2 * len, None));
+        let update = Instr::Update { param, grad, state };
+        if self.region.is_some() { self.updates.push(update) } else { self.instrs.push(update) }
+    }
+
+    /// Where the gradient of `value` is to be written, and whether it adds to what is there; `None` when nobody asked for it.
+    fn target(&mut self, value: ValueId) -> Option<(Buf, bool)> {
+        if !self.needs[value.0] {
+            return None;
+        }
+        let Some(buf) = self.grads[value.0] else {
+            let buf = self.value_buffer(value, Kind::Work);
+            self.grads[value.0] = Some(buf);
+            return Some((buf, false));
+        };
+        let sharers = self.grads.iter().filter(|grad| **grad == Some(buf)).count();
+        if sharers > 1 {
+            let own = self.value_buffer(value, Kind::Work);
+            self.instrs.push(Instr::Copy { from: buf, to: own });
+            self.grads[value.0] = Some(own);
+        }
+        self.grads[value.0].map(|buf| (buf, true))
+    }
+
+    /// `g` is (part of) the gradient of `value` as it stands.
+    fn pass(&mut self, value: ValueId, g: Buf) {
+        if !self.needs[value.0] {
+            return;
+        }
+        if self.grads[value.0].is_none() {
+            self.grads[value.0] = Some(g);
+        } else if let Some((to, _)) = self.target(value) {
+            self.instrs.push(Instr::Add { from: g, to });
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The forward instruction of every operation.
+
+use pocketune_kernels::attention;
+
+use super::Emitter;
+use crate::graph::{Op, ValueId, WeightId};
+use crate::plan::Mode;
+use crate::plan::program::{Buf, Instr, Kind};
+
+impl Emitter<'_> {
+    /// Makes sure that `value` is in memory, by the nodes of the open stage.
+    pub(super) fn materialise(&mut self, value: ValueId) {
+        if self.live[value.0].is_none() {
+            let producer = self.producers[value.0];
+            for &input in &self.node(producer).inputs {
+                self.materialise(input);
+            }
+            self.forward_node(producer);
+        }
+    }
+
+    fn define(&mut self, value: ValueId) -> Buf {
+        let kept = self.kept(value) || self.heir[value.0].is_some_and(|heir| self.kept(heir));
+        let buf = self.value_buffer(value, if kept { Kind::Checkpoint } else { Kind::Work });
+        self.live[value.0] = Some(buf);
+        buf
+    }
+
+    pub(super) fn forward_node(&mut self, at: usize) {
+        let node = self.node(at);
+        let input = |i: usize| node.inputs[i];
+        let instr = match &node.op {
+            Op::Embed { weight, scale } => {
+                Instr::Embed { weight: *weight, scale: *scale, out: self.define(node.outputs[0]) }
+            }
+            Op::Norm { weight, eps, .. } => {
+                Instr::Norm { weight: *weight, eps: *eps, x: self.at(input(0)), out: self.define(node.outputs[0]) }
+            }
+            Op::LoraDown { a, scale } => {
+                let scratch = self.scratch(self.nt_f32(*a));
+                Instr::LoraDown { a: *a, scale: *scale, x: self.at(input(0)), h: self.define(node.outputs[0]), scratch }
+            }
+            Op::Linear { weight, bias, lora } => {
+                let lora = lora.map(|(b, _)| (b, self.at(input(1))));
+                let up = lora.map_or(0, |(b, _)| self.nn_f32(b));
+                let scratch = self.scratch(self.nt(*weight, self.rows()).max(up));
+                let out = self.define(node.outputs[0]);
+                Instr::Linear { weight: *weight, bias: *bias, lora, x: self.at(input(0)), out, scratch }
+            }
+            Op::Rope { table, d, pairs } => {
+                let x = self.take_over(input(0), node.outputs[0]);
+                Instr::Rope { table: *table, d: *d, pairs: *pairs, x, inverse: false }
+            }
+            Op::Attention { heads } => {
+                let scratch = self.scratch(attention::scratch(*heads, self.request.machine.threads));
+                let [q, k, v] = [0, 1, 2].map(|i| self.at(input(i)));
+                let [out, lse] = [0, 1].map(|i| self.define(node.outputs[i]));
+                match (self.request.mode, node.block) {
+                    (Mode::Generate { .. }, Some(block)) => {
+                        Instr::CachedAttention { block, heads: *heads, q, k, v, out, lse, scratch }
+                    }
+                    _ => Instr::Attention { heads: *heads, q, k, v, out, lse, scratch },
+                }
+            }
+            Op::Gated { act } => {
+                let (gate, up) = (self.at(input(0)), self.at(input(1)));
+                Instr::Gated { act: *act, gate, up, out: self.define(node.outputs[0]) }
+            }
+            Op::Add => Instr::Add { from: self.at(input(0)), to: self.take_over(input(1), node.outputs[0]) },
+            Op::CrossEntropy { weight } => self.head(*weight, input(0)),
+        };
+        self.instrs.push(instr);
+    }
+
+    /// `output` takes the place of `input`, which nothing else reads.
+    fn take_over(&mut self, input: ValueId, output: ValueId) -> Buf {
+        let buf = self.at(input);
+        let (name, kept) = (self.request.graph.values[output.0].name, self.kept(output));
+        let buffer = &mut self.buffers[buf.0];
+        if kept {
+            (buffer.kind, buffer.name) = (Kind::Checkpoint, name);
+        }
+        self.live[input.0] = None;
+        self.live[output.0] = Some(buf);
+        buf
+    }
+
+    /// The loss, with the gradient of its input when training; or the last token's logits.
+    fn head(&mut self, weight: WeightId, x: ValueId) -> Instr {
+        let decl = &self.request.graph.weights[weight.0];
+        if let Mode::Generate { .. } = self.request.mode {
+            let out = self.buffer("logits", None, Kind::Loss, decl.rows, None);
+            self.logits = Some(out);
+            let scratch = self.matvec();
+            return Instr::Logits { weight, x: self.at(x), out, scratch: self.scratch(scratch) };
+        }
+        let mut loss = self.request.policy.loss;
+        loss.rows = loss.rows.clamp(1, self.request.tokens.max(1));
+        loss.vocab = loss.vocab.clamp(1, decl.rows);
+        let work = self.loss_work(weight, loss);
+        let work = self.buffer("logits", None, Kind::Loss, work, None);
+        let gx = self.needs[x.0].then(|| {
+            let gx = self.value_buffer(x, Kind::Work);
+            self.grads[x.0] = Some(gx);
+            gx
+        });
+        Instr::CrossEntropy { weight, loss, x: self.at(x), gx, work }
+    }
+}

@@ -1,0 +1,58 @@
+//! How much scratch memory the kernels of an instruction ask for, in floats.
+
+use pocketune_kernels::{BlockType, matmul};
+
+use super::Emitter;
+use crate::graph::{ParamId, WeightId};
+use crate::plan::{Loss, Mode};
+
+impl Emitter<'_> {
+    pub(super) fn matvec(&self) -> usize {
+        matmul::matvec_scratch(self.request.machine.threads)
+    }
+
+    pub(super) fn nt(&self, weight: WeightId, n: usize) -> usize {
+        let rows = self.request.graph.weights[weight.0].rows;
+        let many = self.nt_part(weight, rows, n);
+        if matches!(self.request.mode, Mode::Generate { .. }) { many.max(self.matvec()) } else { many }
+    }
+
+    /// For `rows` of the weight's rows.
+    fn nt_part(&self, weight: WeightId, rows: usize, n: usize) -> usize {
+        let (decl, ty, m) = (&self.request.graph.weights[weight.0], self.request.types[weight.0], self.request.machine);
+        matmul::nt_scratch(ty, rows, decl.cols, n, m.threads, m.isa, m.precision)
+    }
+
+    pub(super) fn nn(&self, weight: WeightId, n: usize) -> usize {
+        self.nn_part(weight, self.request.graph.weights[weight.0].rows, n)
+    }
+
+    fn nn_part(&self, weight: WeightId, rows: usize, n: usize) -> usize {
+        let (decl, ty, m) = (&self.request.graph.weights[weight.0], self.request.types[weight.0], self.request.machine);
+        matmul::nn_scratch(ty, rows, decl.cols, n, m.threads, m.isa, m.precision)
+    }
+
+    pub(super) fn nt_f32(&self, param: ParamId) -> usize {
+        let (decl, m) = (self.request.graph.params[param.0], self.request.machine);
+        let many = matmul::nt_scratch(BlockType::F32, decl.rank, decl.cols, self.rows(), m.threads, m.isa, m.precision);
+        if matches!(self.request.mode, Mode::Generate { .. }) { many.max(self.matvec()) } else { many }
+    }
+
+    pub(super) fn nn_f32(&self, param: ParamId) -> usize {
+        let (decl, m) = (self.request.graph.params[param.0], self.request.machine);
+        matmul::nn_scratch(BlockType::F32, decl.rank, decl.cols, self.rows(), m.threads, m.isa, m.precision)
+    }
+
+    pub(super) fn tn(&self, param: ParamId) -> usize {
+        let (decl, m) = (self.request.graph.params[param.0], self.request.machine);
+        matmul::tn_scratch(self.rows(), decl.rank, decl.cols, m.threads, m.isa, m.precision)
+    }
+
+    /// The loss: rows gathered and their gradients, logits of one piece or of all, five numbers a row, and the products' own.
+    pub(super) fn loss_work(&self, weight: WeightId, loss: Loss) -> usize {
+        let decl = &self.request.graph.weights[weight.0];
+        let logits = if loss.retain { decl.rows } else { loss.vocab };
+        let product = self.nt_part(weight, loss.vocab, loss.rows).max(self.nn_part(weight, loss.vocab, loss.rows));
+        loss.rows * (2 * decl.cols + logits + 5) + product
+    }
+}

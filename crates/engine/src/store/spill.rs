@@ -1,0 +1,49 @@
+//! The spill file: room on disk for values and optimizer states that wait there during a run. All of its space is taken before the
+//! first step, so that a full disk is found out then, and it has no name: the system removes it when the run ends, however it ends.
+
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Error, Result};
+
+/// Creates a file without a name in `folder`, readable by its owner alone.
+///
+/// # Errors
+/// The system's.
+pub(super) fn nameless(folder: &Path, what: &str) -> Result<File> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = folder.join(format!(".pocketune-{what}-{}-{number}", std::process::id()));
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(&path).map_err(|error| Error::io(&path, error))?;
+    std::fs::remove_file(&path).map_err(|error| Error::io(&path, error))?;
+    Ok(file)
+}
+
+/// A file of `bytes` zeros in `folder`, with its space taken.
+///
+/// # Errors
+/// When the folder can't be written to or the disk has no such space left.
+pub fn spill_file(folder: &Path, bytes: usize) -> Result<File> {
+    let file = nameless(folder, "spill")?;
+    let full = |error: std::io::Error| {
+        Error::System(format!("{}: {bytes} bytes for the spill file: {error}", folder.display()))
+    };
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        let len = i64::try_from(bytes).map_err(|_| full(std::io::ErrorKind::FileTooLarge.into()))?;
+        // SAFETY: a plain system call on a descriptor that `file` owns.
+        let code = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) };
+        if code != 0 {
+            return Err(full(std::io::Error::from_raw_os_error(code)));
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    file.set_len(bytes as u64).map_err(full)?;
+    Ok(file)
+}
