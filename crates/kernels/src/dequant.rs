@@ -1,7 +1,7 @@
 //! Dequantisation at the speed of the products that use it, chosen by instruction set.
 //!
 //! It gives the bits of [`crate::blocks::dequantize`], the reference, which the tests hold it to, and which runs where nothing
-//! faster is written. It does not round to bf16 and does not know what the elements are for.
+//! faster is written. It does not know what the elements are for.
 
 #[cfg(target_arch = "x86_64")]
 mod layouts;
@@ -15,8 +15,7 @@ use crate::{BlockType, Isa};
 /// # Panics
 /// When `dst` is no whole number of blocks or `src` is not exactly as many blocks.
 pub fn dequantize_row(isa: Isa, ty: BlockType, src: &[u8], dst: &mut [f32]) {
-    let bytes = ty.row_bytes(dst.len());
-    assert_eq!(Some(src.len()), bytes, "{} elements of {} need another number of bytes", dst.len(), ty.name());
+    check(ty, src, dst.len());
     match isa {
         _ if ty == BlockType::F32 => bytemuck::cast_slice_mut(dst).copy_from_slice(src),
         // SAFETY: an `Isa` above `Scalar` is only made where the processor has its features.
@@ -27,4 +26,20 @@ pub fn dequantize_row(isa: Isa, ty: BlockType, src: &[u8], dst: &mut [f32]) {
         Isa::Avx2 => unsafe { x86::avx2(ty, src, dst) },
         _ => crate::blocks::dequantize(ty, src, dst),
     }
+}
+
+/// [`dequantize_row`] with each element rounded to bf16, to nearest, ties to even (and subnormals to zero), as bits.
+///
+/// # Safety
+/// The processor has what [`Isa::Amx`] stands for.
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn dequantize_row_bf16(ty: BlockType, src: &[u8], dst: &mut [u16]) {
+    check(ty, src, dst.len());
+    // SAFETY: the caller's promise.
+    unsafe { x86::avx512_bf16(ty, src, dst) }
+}
+
+fn check(ty: BlockType, src: &[u8], len: usize) {
+    let bytes = ty.row_bytes(len);
+    assert_eq!(Some(src.len()), bytes, "{len} elements of {} need another number of bytes", ty.name());
 }

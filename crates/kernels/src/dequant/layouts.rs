@@ -14,28 +14,28 @@ const NONE: f32 = -0.0;
 /// # Safety
 /// The processor has `S`'s instructions and those of AVX2 and F16C; `src` and `dst` are the same number of blocks.
 #[inline(always)]
-pub(super) unsafe fn row<S: Sixteen>(ty: BlockType, src: &[u8], dst: &mut [f32]) {
+pub(super) unsafe fn row<S: Sixteen>(ty: BlockType, src: &[u8], dst: &mut [S::Out]) {
     // SAFETY: the caller's promise.
     unsafe {
         match ty {
             BlockType::F32 | BlockType::F16 | BlockType::BF16 => floats::<S>(ty, src, dst),
-            BlockType::Q8_0 => blocks(src, dst, |b: &[u8; 34], y: &mut [f32; 32]| q8_0::<S>(b, y)),
-            BlockType::Q4_0 => blocks(src, dst, |b: &[u8; 18], y: &mut [f32; 32]| q4_0::<S>(b, y)),
-            BlockType::Q4_1 => blocks(src, dst, |b: &[u8; 20], y: &mut [f32; 32]| q4_1::<S>(b, y)),
-            BlockType::Q5_0 => blocks(src, dst, |b: &[u8; 22], y: &mut [f32; 32]| q5_0::<S>(b, y)),
-            BlockType::Q5_1 => blocks(src, dst, |b: &[u8; 24], y: &mut [f32; 32]| q5_1::<S>(b, y)),
-            BlockType::Q4_K => blocks(src, dst, |b: &[u8; 144], y: &mut [f32; 256]| q4_k::<S>(b, y)),
-            BlockType::Q5_K => blocks(src, dst, |b: &[u8; 176], y: &mut [f32; 256]| q5_k::<S>(b, y)),
-            BlockType::Q6_K => blocks(src, dst, |b: &[u8; 210], y: &mut [f32; 256]| q6_k::<S>(b, y)),
+            BlockType::Q8_0 => blocks(src, dst, |b: &[u8; 34], y: &mut [S::Out; 32]| q8_0::<S>(b, y)),
+            BlockType::Q4_0 => blocks(src, dst, |b: &[u8; 18], y: &mut [S::Out; 32]| q4_0::<S>(b, y)),
+            BlockType::Q4_1 => blocks(src, dst, |b: &[u8; 20], y: &mut [S::Out; 32]| q4_1::<S>(b, y)),
+            BlockType::Q5_0 => blocks(src, dst, |b: &[u8; 22], y: &mut [S::Out; 32]| q5_0::<S>(b, y)),
+            BlockType::Q5_1 => blocks(src, dst, |b: &[u8; 24], y: &mut [S::Out; 32]| q5_1::<S>(b, y)),
+            BlockType::Q4_K => blocks(src, dst, |b: &[u8; 144], y: &mut [S::Out; 256]| q4_k::<S>(b, y)),
+            BlockType::Q5_K => blocks(src, dst, |b: &[u8; 176], y: &mut [S::Out; 256]| q5_k::<S>(b, y)),
+            BlockType::Q6_K => blocks(src, dst, |b: &[u8; 210], y: &mut [S::Out; 256]| q6_k::<S>(b, y)),
         }
     }
 }
 
 #[inline(always)]
-fn blocks<const BYTES: usize, const LEN: usize>(
+fn blocks<T, const BYTES: usize, const LEN: usize>(
     src: &[u8],
-    dst: &mut [f32],
-    one: impl Fn(&[u8; BYTES], &mut [f32; LEN]),
+    dst: &mut [T],
+    one: impl Fn(&[u8; BYTES], &mut [T; LEN]),
 ) {
     for (block, y) in src.as_chunks().0.iter().zip(dst.as_chunks_mut().0) {
         one(block, y);
@@ -43,20 +43,26 @@ fn blocks<const BYTES: usize, const LEN: usize>(
 }
 
 #[inline(always)]
-unsafe fn floats<S: Sixteen>(ty: BlockType, src: &[u8], dst: &mut [f32]) {
-    let (whole, tail) = dst.as_chunks_mut::<16>();
-    let (src, src_tail) = src.split_at(whole.len() * 16 * ty.block_bytes());
-    for (from, to) in src.chunks_exact(16 * ty.block_bytes()).zip(whole) {
-        // SAFETY: `from` has 16 elements and so has `to`.
+unsafe fn floats<S: Sixteen>(ty: BlockType, src: &[u8], dst: &mut [S::Out]) {
+    let bytes = 16 * ty.block_bytes();
+    for (from, to) in src.chunks(bytes).zip(dst.chunks_mut(16)) {
+        let (mut padded, mut copy) = ([0; 64], [S::Out::default(); 16]);
+        let whole = to.len() == 16;
+        padded[..from.len()].copy_from_slice(from);
+        let at = if whole { from.as_ptr() } else { padded.as_ptr() };
+        let out = if whole { to.as_mut_ptr() } else { copy.as_mut_ptr() };
+        // SAFETY: `at` has 16 elements, and `out` room for as many.
         unsafe {
-            if ty == BlockType::F16 {
-                S::halves(from.as_ptr(), to.as_mut_ptr());
-            } else {
-                S::brains(from.as_ptr(), to.as_mut_ptr());
+            match ty {
+                BlockType::F16 => S::halves(at, out),
+                BlockType::BF16 => S::brains(at, out),
+                _ => S::singles(at, out),
             }
         }
+        if !whole {
+            to.copy_from_slice(&copy[..to.len()]);
+        }
     }
-    crate::blocks::dequantize(ty, src_tail, tail);
 }
 
 /// The half float at byte `at`, widened.
@@ -84,13 +90,13 @@ unsafe fn bits<const SHIFT: i32>(x: __m128i, mask: i8) -> __m128i {
 
 /// Elements `at..at + 16` of a block: `d q + m`.
 #[inline(always)]
-unsafe fn put<S: Sixteen>(q: __m128i, d: f32, m: f32, y: &mut [f32], at: usize) {
+unsafe fn put<S: Sixteen>(q: __m128i, d: f32, m: f32, y: &mut [S::Out], at: usize) {
     // SAFETY: the slice has room for 16; the instructions are the caller's promise.
     unsafe { S::affine(q, d, m, y[at..at + 16].as_mut_ptr()) }
 }
 
 #[inline(always)]
-unsafe fn q8_0<S: Sixteen>(block: &[u8; 34], y: &mut [f32; 32]) {
+unsafe fn q8_0<S: Sixteen>(block: &[u8; 34], y: &mut [S::Out; 32]) {
     // SAFETY: the caller's promise, here and in the layouts below.
     unsafe {
         let d = half(block, 0);
@@ -100,22 +106,20 @@ unsafe fn q8_0<S: Sixteen>(block: &[u8; 34], y: &mut [f32; 32]) {
 }
 
 #[inline(always)]
-unsafe fn q4_0<S: Sixteen>(block: &[u8; 18], y: &mut [f32; 32]) {
+unsafe fn q4_0<S: Sixteen>(block: &[u8; 18], y: &mut [S::Out; 32]) {
     // SAFETY: as q8_0.
     unsafe {
-        let (d, q, eight) = (half(block, 0), bytes(block, 2), _mm_set1_epi8(8));
-        put::<S>(_mm_sub_epi8(bits::<0>(q, 15), eight), d, NONE, y, 0);
-        put::<S>(_mm_sub_epi8(bits::<4>(q, 15), eight), d, NONE, y, 16);
+        let (d, q) = (half(block, 0), bytes(block, 2));
+        S::nibbles([bits::<0>(q, 15), bits::<4>(q, 15)], -8, d, NONE, y.as_mut_ptr());
     }
 }
 
 #[inline(always)]
-unsafe fn q4_1<S: Sixteen>(block: &[u8; 20], y: &mut [f32; 32]) {
+unsafe fn q4_1<S: Sixteen>(block: &[u8; 20], y: &mut [S::Out; 32]) {
     // SAFETY: as q8_0.
     unsafe {
         let (d, m, q) = (half(block, 0), half(block, 2), bytes(block, 4));
-        put::<S>(bits::<0>(q, 15), d, m, y, 0);
-        put::<S>(bits::<4>(q, 15), d, m, y, 16);
+        S::nibbles([bits::<0>(q, 15), bits::<4>(q, 15)], 0, d, m, y.as_mut_ptr());
     }
 }
 
@@ -133,7 +137,7 @@ unsafe fn fifth(block: &[u8], at: usize) -> __m128i {
 }
 
 #[inline(always)]
-unsafe fn q5_0<S: Sixteen>(block: &[u8; 22], y: &mut [f32; 32]) {
+unsafe fn q5_0<S: Sixteen>(block: &[u8; 22], y: &mut [S::Out; 32]) {
     // SAFETY: as q8_0.
     unsafe {
         let (d, q, sixteen) = (half(block, 0), bytes(block, 6), _mm_set1_epi8(16));
@@ -143,7 +147,7 @@ unsafe fn q5_0<S: Sixteen>(block: &[u8; 22], y: &mut [f32; 32]) {
 }
 
 #[inline(always)]
-unsafe fn q5_1<S: Sixteen>(block: &[u8; 24], y: &mut [f32; 32]) {
+unsafe fn q5_1<S: Sixteen>(block: &[u8; 24], y: &mut [S::Out; 32]) {
     // SAFETY: as q8_0.
     unsafe {
         let (d, m, q) = (half(block, 0), half(block, 2), bytes(block, 8));
@@ -169,23 +173,21 @@ unsafe fn groups(block: &[u8]) -> [(f32, f32); 8] {
 }
 
 #[inline(always)]
-unsafe fn q4_k<S: Sixteen>(block: &[u8; 144], y: &mut [f32; 256]) {
+unsafe fn q4_k<S: Sixteen>(block: &[u8; 144], y: &mut [S::Out; 256]) {
     // SAFETY: as q8_0.
     unsafe {
         let groups = groups(block);
-        for c in 0..4 {
+        for (c, y) in y.as_chunks_mut::<64>().0.iter_mut().enumerate() {
             let [(d0, m0), (d1, m1)] = [groups[2 * c], groups[2 * c + 1]];
-            for part in 0..2 {
-                let q = bytes(block, 16 + 32 * c + 16 * part);
-                put::<S>(bits::<0>(q, 15), d0, m0, y, 64 * c + 16 * part);
-                put::<S>(bits::<4>(q, 15), d1, m1, y, 64 * c + 32 + 16 * part);
-            }
+            let (a, b) = (bytes(block, 16 + 32 * c), bytes(block, 32 + 32 * c));
+            S::nibbles([bits::<0>(a, 15), bits::<0>(b, 15)], 0, d0, m0, y.as_mut_ptr());
+            S::nibbles([bits::<4>(a, 15), bits::<4>(b, 15)], 0, d1, m1, y[32..].as_mut_ptr());
         }
     }
 }
 
 #[inline(always)]
-unsafe fn q5_k<S: Sixteen>(block: &[u8; 176], y: &mut [f32; 256]) {
+unsafe fn q5_k<S: Sixteen>(block: &[u8; 176], y: &mut [S::Out; 256]) {
     // SAFETY: as q8_0.
     unsafe {
         let groups = groups(block);
@@ -206,7 +208,7 @@ unsafe fn q5_k<S: Sixteen>(block: &[u8; 176], y: &mut [f32; 256]) {
 }
 
 #[inline(always)]
-unsafe fn q6_k<S: Sixteen>(block: &[u8; 210], y: &mut [f32; 256]) {
+unsafe fn q6_k<S: Sixteen>(block: &[u8; 210], y: &mut [S::Out; 256]) {
     // SAFETY: as q8_0.
     unsafe {
         let (d, offset) = (half(block, 208), _mm_set1_epi8(32));

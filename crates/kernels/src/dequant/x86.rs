@@ -1,4 +1,4 @@
-//! Sixteen elements at a time on AVX2 and AVX-512: the one step that all layouts end in.
+//! Sixteen elements at a time on AVX2 and AVX-512, to f32 or rounded to bf16: the one step that all layouts end in.
 
 use std::arch::x86_64::*;
 
@@ -8,23 +8,39 @@ use crate::BlockType;
 /// What a layout needs of a vector width.
 ///
 /// # Safety
-/// All functions need the instruction set that the type stands for, and room for 16 floats at `to`, of any alignment.
+/// All functions need the instruction set that the type stands for, and 16 elements at `from` and room for 16 at `to`, of any
+/// alignment.
 pub(super) trait Sixteen {
+    /// What elements become: floats, or the bits of bfloat16s.
+    type Out: Copy + Default;
     /// Writes `d q + m` for 16 signed bytes `q`; the product is rounded before the sum. `m` is -0.0 where a layout has none: that
     /// changes no float.
-    unsafe fn affine(q: __m128i, d: f32, m: f32, to: *mut f32);
+    unsafe fn affine(q: __m128i, d: f32, m: f32, to: *mut Self::Out);
+    /// Writes `d (q + offset) + m` for twice 16 integers below 16, to 32 places.
+    #[inline(always)]
+    unsafe fn nibbles(q: [__m128i; 2], offset: i8, d: f32, m: f32, to: *mut Self::Out) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            Self::affine(_mm_add_epi8(q[0], _mm_set1_epi8(offset)), d, m, to);
+            Self::affine(_mm_add_epi8(q[1], _mm_set1_epi8(offset)), d, m, to.add(16));
+        }
+    }
+    /// Takes 16 floats.
+    unsafe fn singles(from: *const u8, to: *mut Self::Out);
     /// Widens 16 half floats.
-    unsafe fn halves(from: *const u8, to: *mut f32);
+    unsafe fn halves(from: *const u8, to: *mut Self::Out);
     /// Widens 16 bfloat16s.
-    unsafe fn brains(from: *const u8, to: *mut f32);
+    unsafe fn brains(from: *const u8, to: *mut Self::Out);
 }
 
 struct Avx512;
+struct Avx512Bf16;
 struct Avx2;
 
 impl Sixteen for Avx512 {
+    type Out = f32;
     #[inline(always)]
-    unsafe fn affine(q: __m128i, d: f32, m: f32, to: *mut f32) {
+    unsafe fn affine(q: __m128i, d: f32, m: f32, to: *mut Self::Out) {
         // SAFETY: the trait's contract.
         unsafe {
             let q = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
@@ -32,12 +48,17 @@ impl Sixteen for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn halves(from: *const u8, to: *mut f32) {
+    unsafe fn singles(from: *const u8, to: *mut Self::Out) {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_storeu_ps(to, _mm512_loadu_ps(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn halves(from: *const u8, to: *mut Self::Out) {
         // SAFETY: the trait's contract.
         unsafe { _mm512_storeu_ps(to, _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))) }
     }
     #[inline(always)]
-    unsafe fn brains(from: *const u8, to: *mut f32) {
+    unsafe fn brains(from: *const u8, to: *mut Self::Out) {
         // SAFETY: the trait's contract.
         unsafe {
             let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
@@ -46,9 +67,60 @@ impl Sixteen for Avx512 {
     }
 }
 
-impl Sixteen for Avx2 {
+/// Rounds 16 floats to bf16 and writes them.
+#[inline(always)]
+unsafe fn put_bf16(x: __m512, to: *mut u16) {
+    // SAFETY: the trait's contract; both vectors are 32 bytes of plain bits.
+    unsafe {
+        let bits = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x));
+        _mm256_storeu_si256(to.cast(), bits);
+    }
+}
+
+impl Sixteen for Avx512Bf16 {
+    type Out = u16;
     #[inline(always)]
-    unsafe fn affine(q: __m128i, d: f32, m: f32, to: *mut f32) {
+    unsafe fn affine(q: __m128i, d: f32, m: f32, to: *mut u16) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let q = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
+            put_bf16(_mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(d), q), _mm512_set1_ps(m)), to);
+        }
+    }
+    /// By a table of the 16 values there can be.
+    #[inline(always)]
+    unsafe fn nibbles(q: [__m128i; 2], offset: i8, d: f32, m: f32, to: *mut u16) {
+        // SAFETY: the trait's contract; the vectors that change type are 32 bytes of plain bits.
+        unsafe {
+            let all = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
+            let all = _mm512_add_ps(all, _mm512_set1_ps(f32::from(offset)));
+            let values = _mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(d), all), _mm512_set1_ps(m));
+            let table = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(values));
+            let q = _mm512_cvtepu8_epi16(_mm256_set_m128i(q[1], q[0]));
+            _mm512_storeu_si512(to.cast(), _mm512_permutexvar_epi16(q, _mm512_castsi256_si512(table)));
+        }
+    }
+    #[inline(always)]
+    unsafe fn singles(from: *const u8, to: *mut u16) {
+        // SAFETY: the trait's contract.
+        unsafe { put_bf16(_mm512_loadu_ps(from.cast()), to) }
+    }
+    #[inline(always)]
+    unsafe fn halves(from: *const u8, to: *mut u16) {
+        // SAFETY: the trait's contract.
+        unsafe { put_bf16(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast())), to) }
+    }
+    #[inline(always)]
+    unsafe fn brains(from: *const u8, to: *mut u16) {
+        // SAFETY: the trait's contract.
+        unsafe { _mm256_storeu_si256(to.cast(), _mm256_loadu_si256(from.cast())) }
+    }
+}
+
+impl Sixteen for Avx2 {
+    type Out = f32;
+    #[inline(always)]
+    unsafe fn affine(q: __m128i, d: f32, m: f32, to: *mut Self::Out) {
         // SAFETY: the trait's contract.
         unsafe {
             for (half, q) in [q, _mm_srli_si128::<8>(q)].into_iter().enumerate() {
@@ -59,7 +131,16 @@ impl Sixteen for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn halves(from: *const u8, to: *mut f32) {
+    unsafe fn singles(from: *const u8, to: *mut Self::Out) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            for half in 0..2 {
+                _mm256_storeu_ps(to.add(8 * half), _mm256_loadu_ps(from.add(32 * half).cast()));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn halves(from: *const u8, to: *mut Self::Out) {
         // SAFETY: the trait's contract.
         unsafe {
             for half in 0..2 {
@@ -69,7 +150,7 @@ impl Sixteen for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn brains(from: *const u8, to: *mut f32) {
+    unsafe fn brains(from: *const u8, to: *mut Self::Out) {
         // SAFETY: the trait's contract.
         unsafe {
             for half in 0..2 {
@@ -90,4 +171,10 @@ pub(super) unsafe fn avx512(ty: BlockType, src: &[u8], dst: &mut [f32]) {
 pub(super) unsafe fn avx2(ty: BlockType, src: &[u8], dst: &mut [f32]) {
     // SAFETY: the features are enabled here; the lengths agree by the caller's check.
     unsafe { layouts::row::<Avx2>(ty, src, dst) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+pub(super) unsafe fn avx512_bf16(ty: BlockType, src: &[u8], dst: &mut [u16]) {
+    // SAFETY: the features are enabled here; the lengths agree by the caller's check.
+    unsafe { layouts::row::<Avx512Bf16>(ty, src, dst) }
 }

@@ -27,9 +27,8 @@ pub(super) struct Sweep {
     pub left: *const f32,
     pub left_row: usize,
     pub left_k: usize,
-    /// Rows of two vectors, `panel_row` apart.
+    /// Rows of two vectors.
     pub panel: *const f32,
-    pub panel_row: usize,
     pub m: usize,
     pub k: usize,
     /// Outputs of this panel, two vectors at most.
@@ -48,9 +47,7 @@ pub(super) struct Sweep {
 #[inline(always)]
 pub(super) unsafe fn sweep<L: Lanes, const MR: usize>(s: &Sweep) {
     // SAFETY: rows `i..i + step` are below `m`; the rest is the caller's promise.
-    unsafe {
-        if s.n > L::LANES { rows::<L, MR, 2>(s) } else { rows::<L, MR, 1>(s) }
-    }
+    unsafe { if s.n > L::LANES { rows::<L, MR, 2>(s) } else { rows::<L, MR, 1>(s) } }
 }
 
 #[inline(always)]
@@ -111,7 +108,7 @@ unsafe fn tile<L: Lanes, const MR: usize, const NV: usize>(s: &Sweep, row: usize
                 }
             }
             left = left.wrapping_add(s.left_k);
-            panel = panel.wrapping_add(s.panel_row);
+            panel = panel.wrapping_add(2 * L::LANES);
         }
         for (i, sums) in sums.iter().enumerate() {
             let at = s.out.add((row + i) * s.out_row);

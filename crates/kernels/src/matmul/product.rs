@@ -1,8 +1,5 @@
 //! The one shape behind the three products, `out[m, n] = start + left[m, k] right[k, n]`, and the choice of the code that runs it.
 
-use std::marker::PhantomData;
-use std::ops::Range;
-
 use super::{Ctx, Precision, Start, Weight};
 use crate::{BlockType, Isa};
 
@@ -23,8 +20,9 @@ pub(super) enum Right<'a> {
     Cols(Weight<'a>),
 }
 
-/// What scratch memory depends on in a right operand.
+/// What scratch memory depends on in a right operand. (The reference needs none and so reads none of it.)
 #[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(super) enum Side {
     Rows,
     Cols(BlockType),
@@ -84,31 +82,6 @@ impl Product<'_> {
                 Start::Output => {}
             }
         }
-    }
-}
-
-/// The output as tasks see it: they write disjoint tiles of it.
-pub(super) struct Out<'a> {
-    start: *mut f32,
-    len: usize,
-    n: usize,
-    borrow: PhantomData<&'a mut [f32]>,
-}
-
-// SAFETY: it only hands out places; who writes there sees to it that no other task does.
-unsafe impl Sync for Out<'_> {}
-
-impl<'a> Out<'a> {
-    /// An output with rows of `n` elements.
-    pub fn new(out: &'a mut [f32], n: usize) -> Self {
-        Self { start: out.as_mut_ptr(), len: out.len(), n, borrow: PhantomData }
-    }
-
-    /// Where a tile begins; all of it lies inside the output. Its rows are `n` apart.
-    pub fn tile(&self, rows: Range<usize>, cols: Range<usize>) -> *mut f32 {
-        assert!(rows.start < rows.end && rows.end * self.n <= self.len, "rows {rows:?} of {}", self.len / self.n);
-        assert!(cols.start < cols.end && cols.end <= self.n, "columns {cols:?} of {}", self.n);
-        self.start.wrapping_add(rows.start * self.n + cols.start)
     }
 }
 

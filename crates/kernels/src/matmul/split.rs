@@ -11,29 +11,35 @@ const LEAST_ROWS: usize = 48;
 #[derive(Clone, Copy)]
 pub(super) struct Split {
     m: usize,
-    units: usize,
-    units_per_task: usize,
-    rows_per_task: usize,
+    n: usize,
+    unit: usize,
+    rows: usize,
     groups: usize,
 }
 
 impl Split {
-    /// Cuts `m` rows and `units` units. A task has at most `most_units` units, and whole `step`s of rows where it can.
-    pub fn new(m: usize, units: usize, most_units: usize, step: usize, threads: usize) -> Self {
+    /// Cuts `m` rows and `n` columns. A unit has from `least` to `most` columns (the second a power of two times the first), a
+    /// group whole `step`s of rows.
+    pub fn new((m, n): (usize, usize), (least, most): (usize, usize), step: usize, threads: usize) -> Self {
         let wanted = if threads == 1 { 1 } else { threads * TASKS_PER_THREAD };
-        let units_per_task = (units / wanted).clamp(1, most_units);
-        let groups = wanted.div_ceil(units.div_ceil(units_per_task)).min(m / LEAST_ROWS).max(1);
-        let rows_per_task = m.div_ceil(groups).next_multiple_of(step);
-        Self { m, units, units_per_task, rows_per_task, groups: m.div_ceil(rows_per_task) }
+        let mut unit = most;
+        while unit > least && n.div_ceil(unit) < wanted {
+            unit /= 2;
+        }
+        let units = n.div_ceil(unit);
+        // Every group fills the panels anew, so groups are for threads that would have nothing to do.
+        let groups = if units >= 2 * threads { 1 } else { wanted.div_ceil(units).min(m / LEAST_ROWS).max(1) };
+        let rows = m.div_ceil(groups).next_multiple_of(step);
+        Self { m, n, unit, rows, groups: m.div_ceil(rows) }
     }
 
     pub fn tasks(&self) -> usize {
-        self.units.div_ceil(self.units_per_task) * self.groups
+        self.n.div_ceil(self.unit) * self.groups
     }
 
-    /// The rows and the units of `task`.
+    /// The rows and the columns of `task`.
     pub fn task(&self, task: usize) -> (Range<usize>, Range<usize>) {
-        let (row, unit) = (task % self.groups * self.rows_per_task, task / self.groups * self.units_per_task);
-        (row..self.m.min(row + self.rows_per_task), unit..self.units.min(unit + self.units_per_task))
+        let (row, column) = (task % self.groups * self.rows, task / self.groups * self.unit);
+        (row..self.m.min(row + self.rows), column..self.n.min(column + self.unit))
     }
 }

@@ -6,12 +6,13 @@
 use std::ops::Range;
 
 use super::lanes::Sweep;
-use super::product::{Left, Out, Product, Right, Side, round_bf16};
+use super::out::Out;
+use super::product::{Left, Product, Right, Side, round_bf16};
 use super::split::Split;
 use super::{Ctx, Precision, Start, Weight};
 use crate::dequant::dequantize_row;
 use crate::rows::Rows;
-use crate::{BlockType, Isa, Pool};
+use crate::{Isa, Pool};
 
 /// What an instruction set brings.
 pub(super) struct Kernel {
@@ -32,14 +33,17 @@ const LEFT_ROWS: usize = 256;
 const LEFT_K: usize = 1024;
 /// Panels that a task works through for each block of the sum, so that the left operand comes from the second-level cache.
 const PANELS_PER_TASK: usize = 4;
+/// How far ahead rows of a weight are asked for while columns of them are dequantised.
+const ROWS_AHEAD: usize = 12;
 /// Columns of a weight that are dequantised at once.
 const COLS: usize = 128;
 
 /// Scratch memory: the rounded left operand, then for each thread panels and a row buffer.
 pub(super) struct Sizes {
     left: usize,
-    /// Outputs that are filled at once: whole panels.
+    /// Outputs that are filled at once, at most and at least: whole panels, and whole blocks of a row.
     unit: usize,
+    least: usize,
     panels: usize,
     rows: usize,
     /// Distance of the rows that are to be transposed: no power of two, so that they share no cache set.
@@ -51,23 +55,28 @@ impl Sizes {
         let panel = 2 * kernel.lanes;
         let k_block = k.min(K_BLOCK).next_multiple_of(kernel.lanes);
         let rows_apart = k_block + kernel.lanes;
-        let (unit, rows) = match side {
-            Side::Rows => (panel, kernel.lanes * rows_apart),
+        let (least, unit, rows) = match side {
+            Side::Rows => (panel, panel, kernel.lanes * rows_apart),
             Side::Cols(ty) => {
-                let unit = COLS.max(ty.block_len()).min(n.next_multiple_of(panel));
-                (unit, unit)
+                let unit = COLS.max(ty.block_len());
+                (panel.max(ty.block_len()), unit, unit)
             }
         };
+        let panels = unit.min(n.next_multiple_of(panel)) * k_block;
         let left = match precision {
             Precision::F32 => 0,
-            Precision::Bf16 => m.min(LEFT_ROWS) * k.min(LEFT_K),
+            Precision::Bf16 => (m.min(LEFT_ROWS) * k.min(LEFT_K)).next_multiple_of(16),
         };
-        Self { left, unit, panels: unit * k_block, rows, rows_apart }
+        Self { left, unit, least, panels, rows, rows_apart }
     }
 
-    /// All of it, in f32 elements.
+    fn per_thread(&self) -> usize {
+        (self.panels + self.rows).next_multiple_of(16)
+    }
+
+    /// All of it, in f32 elements, with room to begin at a cache line: vectors that cross lines take two loads each.
     pub fn total(&self, threads: usize) -> usize {
-        self.left + threads * (self.panels + self.rows)
+        self.left + threads * self.per_thread() + 16
     }
 }
 
@@ -87,8 +96,9 @@ pub(super) fn run(kernel: &Kernel, ctx: &mut Ctx, product: &mut Product) {
     let sizes = Sizes::new(kernel, ctx.precision, (m, n, k), product.right.side());
     let bf16 = ctx.precision == Precision::Bf16;
     let (left_rows, left_k) = if bf16 { (LEFT_ROWS, LEFT_K) } else { (m, k) };
-    let (rounded, rest) = ctx.scratch.split_at_mut(sizes.left);
-    let per_thread = sizes.panels + sizes.rows;
+    let line = ctx.scratch.as_ptr().align_offset(64);
+    let (rounded, rest) = ctx.scratch[line..].split_at_mut(sizes.left);
+    let per_thread = sizes.per_thread();
     let threads = Rows::new(&mut rest[..per_thread * ctx.pool.threads()], per_thread);
     let mut block = Block { kernel, isa: ctx.isa, bf16, right: product.right, sizes, start: product.start, n };
     let out = Out::new(product.out, n);
@@ -97,25 +107,27 @@ pub(super) fn run(kernel: &Kernel, ctx: &mut Ctx, product: &mut Product) {
         block.start = product.start;
         for k0 in (0..k).step_by(left_k) {
             let len = left_k.min(k - k0);
-            let mut left = Left { data: &product.left.data[m0 * product.left.row + k0 * product.left.k..], ..product.left };
+            let mut left =
+                Left { data: &product.left.data[m0 * product.left.row + k0 * product.left.k..], ..product.left };
             if bf16 {
                 left = round_left(ctx.pool, left, rows, len, rounded);
             }
-            let most_units = if let Right::Rows(_) = block.right { PANELS_PER_TASK } else { 1 };
-            let units = n.div_ceil(block.sizes.unit);
-            let split = Split::new(rows, units, most_units, kernel.rows, ctx.pool.threads());
+            let most =
+                if let Right::Rows(_) = block.right { PANELS_PER_TASK * block.sizes.unit } else { block.sizes.unit };
+            let split = Split::new((rows, n), (block.sizes.least, most), kernel.rows, ctx.pool.threads());
             ctx.pool.run(split.tasks(), &|task, thread| {
-                let (rows, units) = split.task(task);
+                let (rows, cols) = split.task(task);
                 // SAFETY: no two running tasks share `thread`, and so none shares this part.
                 let scratch = unsafe { threads.range(thread * per_thread..(thread + 1) * per_thread) };
                 let left = Left { data: &left.data[rows.start * left.row..], ..left };
                 for from in (0..len).step_by(K_BLOCK) {
-                    for unit in units.clone() {
+                    for j in cols.clone().step_by(block.sizes.unit) {
                         let start = if from == 0 { block.start } else { Start::Output };
                         let ks = k0 + from..k0 + len.min(from + K_BLOCK);
                         let left = Left { data: &left.data[from * left.k..], ..left };
                         let rows = m0 + rows.start..m0 + rows.end;
-                        block.unit(unit, left, rows, ks, start, scratch, &out);
+                        let js = j..cols.end.min(j + block.sizes.unit);
+                        block.unit(js, left, rows, ks, start, scratch, &out);
                     }
                 }
             });
@@ -137,11 +149,11 @@ fn round_left<'a>(pool: &Pool, left: Left, rows: usize, len: usize, to: &'a mut 
 }
 
 impl Block<'_> {
-    /// Adds the products of `ks` for the outputs of `unit` to `rows` of the output. `left` begins at the first of both.
+    /// Adds the products of `ks` for outputs `js` to `rows` of the output. `left` begins at the first of both.
     #[allow(clippy::too_many_arguments)]
     fn unit(
         &self,
-        unit: usize,
+        js: Range<usize>,
         left: Left,
         rows: Range<usize>,
         ks: Range<usize>,
@@ -150,21 +162,14 @@ impl Block<'_> {
         out: &Out,
     ) {
         let panel_len = 2 * self.kernel.lanes;
-        let (j0, j1) = (unit * self.sizes.unit, self.n.min((unit + 1) * self.sizes.unit));
         let (panels, buffer) = scratch.split_at_mut(self.sizes.panels);
-        let direct = match self.right {
-            Right::Rows(w) => {
-                self.fill_from_rows(&w, j0..j1, ks.clone(), panels, buffer);
-                None
-            }
-            Right::Cols(w) => self.fill_from_cols(&w, j0..j1, ks.clone(), panels, buffer),
-        };
-        for (p, j) in (j0..j1).step_by(panel_len).enumerate() {
-            let n = panel_len.min(j1 - j);
-            let (panel, panel_row) = match direct {
-                Some(rows) if n == panel_len => (rows.wrapping_add(j - j0), self.n),
-                _ => (panels[p * ks.len() * panel_len..].as_ptr(), panel_len),
-            };
+        match self.right {
+            Right::Rows(w) => self.fill_from_rows(&w, js.clone(), ks.clone(), panels, buffer),
+            Right::Cols(w) => self.fill_from_cols(&w, js.clone(), ks.clone(), panels, buffer),
+        }
+        for (p, j) in js.clone().step_by(panel_len).enumerate() {
+            let n = panel_len.min(js.end - j);
+            let panel = &panels[p * ks.len() * panel_len..][..ks.len() * panel_len];
             let first = out.tile(rows.clone(), j..j + n);
             let (init, init_row) = match start {
                 Start::Zero => (std::ptr::null(), 0),
@@ -177,8 +182,7 @@ impl Block<'_> {
                 left: left.data.as_ptr(),
                 left_row: left.row,
                 left_k: left.k,
-                panel,
-                panel_row,
+                panel: panel.as_ptr(),
                 m: rows.len(),
                 k: ks.len(),
                 n,
@@ -194,20 +198,14 @@ impl Block<'_> {
     }
 
     /// Fills a panel with rows `js` of `w`, transposed. Lanes without an output are zero.
-    fn fill_from_rows(
-        &self,
-        w: &Weight,
-        js: Range<usize>,
-        ks: Range<usize>,
-        panel: &mut [f32],
-        buffer: &mut [f32],
-    ) {
+    fn fill_from_rows(&self, w: &Weight, js: Range<usize>, ks: Range<usize>, panel: &mut [f32], buffer: &mut [f32]) {
         let (lanes, apart) = (self.kernel.lanes, self.sizes.rows_apart);
         for (v, j0) in js.clone().step_by(lanes).enumerate() {
             for (r, row) in buffer.chunks_exact_mut(apart).enumerate() {
                 let (row, tail) = row.split_at_mut(ks.len());
                 tail.fill(0.0);
                 if j0 + r < js.end {
+                    w.fetch(j0 + r + 1, ks.start, ks.end);
                     self.dequantize(w, j0 + r, ks.clone(), row);
                 } else {
                     row.fill(0.0);
@@ -223,33 +221,19 @@ impl Block<'_> {
         }
     }
 
-    /// Fills panels with columns `js` of rows `ks` of `w`. Plain floats need no copy where a panel is whole: their place is given
-    /// back, and only a last, narrower panel is filled.
-    fn fill_from_cols(
-        &self,
-        w: &Weight,
-        js: Range<usize>,
-        ks: Range<usize>,
-        panels: &mut [f32],
-        buffer: &mut [f32],
-    ) -> Option<*const f32> {
+    /// Fills panels with columns `js` of rows `ks` of `w`. Lanes without an output are zero.
+    fn fill_from_cols(&self, w: &Weight, js: Range<usize>, ks: Range<usize>, panels: &mut [f32], buffer: &mut [f32]) {
         let width = 2 * self.kernel.lanes;
-        let direct = w.ty == BlockType::F32 && !self.bf16;
-        let skip = if direct { js.len() / width } else { 0 };
+        let buffer = &mut buffer[..js.len()];
         for (k, row) in ks.clone().enumerate() {
-            let from = js.start + skip * width;
-            if from == js.end {
-                break;
-            }
-            let buffer = &mut buffer[..js.end - from];
-            self.dequantize(w, row, from..js.end, buffer);
+            w.fetch(row + ROWS_AHEAD, js.start, js.end);
+            self.dequantize(w, row, js.clone(), buffer);
             for (p, part) in buffer.chunks(width).enumerate() {
-                let to = &mut panels[((skip + p) * ks.len() + k) * width..][..width];
+                let to = &mut panels[(p * ks.len() + k) * width..][..width];
                 to[..part.len()].copy_from_slice(part);
                 to[part.len()..].fill(0.0);
             }
         }
-        direct.then(|| w.blocks(ks.start, js.start, js.end).as_ptr().cast())
     }
 
     fn dequantize(&self, w: &Weight, row: usize, cols: Range<usize>, to: &mut [f32]) {

@@ -1,6 +1,6 @@
-//! Operands into bf16 tiles: the left one row by row, the weights in pairs of the sum, as `tdpbf16ps` wants them.
+//! Operands into bf16 tiles. A tile of rows is `[16][32 of the sum]`; a tile of columns is `[16 pairs of the sum][16][2]`.
 //!
-//! A left tile is `[16 rows][32 k]`; a panel's tile is `[16 pairs of k][16 outputs][2]`. What no operand fills is zero.
+//! Tiles of rows come as two runs of `steps` tiles, 16 rows each; tiles of columns as `steps` pairs. What no operand fills is zero.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -8,9 +8,11 @@ use std::ops::Range;
 use super::super::Weight;
 use super::super::avx512::transpose_16;
 use super::super::product::Left;
-use super::{K_TILE, PAIR};
-use crate::Isa;
-use crate::dequant::dequantize_row;
+use super::{K_TILE, SIDE, TILE};
+use crate::dequant::dequantize_row_bf16;
+
+/// How far ahead the left operand is asked for.
+const PIECES_AHEAD: usize = 4;
 
 /// Rounds 32 floats to bf16.
 #[inline]
@@ -20,74 +22,70 @@ fn round(low: __m512, high: __m512) -> __m512i {
     unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
 }
 
-/// Up to 32 rows and `len` columns of the left operand into two rows of tiles.
+/// Rounds and stores 32 floats.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn put(from: &[f32; K_TILE], to: &mut [f32; 16]) {
+    // SAFETY: 32 floats are read, 64 bytes written.
+    unsafe {
+        let (low, high) = (_mm512_loadu_ps(from.as_ptr()), _mm512_loadu_ps(from.as_ptr().add(16)));
+        _mm512_storeu_si512(to.as_mut_ptr().cast(), round(low, high));
+    }
+}
+
+/// Elements `ks` of row `i` of the left operand, zeros after them.
+#[inline(always)]
+fn left_piece(left: Left, i: usize, ks: Range<usize>) -> [f32; K_TILE] {
+    let mut piece = [0.0; K_TILE];
+    let from = &left.data[i * left.row + ks.start * left.k..];
+    match from.first_chunk() {
+        Some(whole) if left.k == 1 && ks.len() == K_TILE => {
+            piece = *whole;
+            // Sixteen or thirty-two rows are read side by side, more streams than a processor follows by itself.
+            for line in [PIECES_AHEAD * K_TILE, PIECES_AHEAD * K_TILE + 16] {
+                // SAFETY: a hint; it faults at no address.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(from.as_ptr().wrapping_add(line).cast()) };
+            }
+        }
+        _ => piece.iter_mut().zip(from.iter().step_by(left.k)).take(ks.len()).for_each(|(to, from)| *to = *from),
+    }
+    piece
+}
+
+/// `rows` (32 at most) and `len` columns of the left operand into tiles of rows.
 ///
 /// # Safety
 /// The processor has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(super) unsafe fn left(left: Left, rows: Range<usize>, len: usize, to: &mut [f32]) {
-    let steps = len.div_ceil(K_TILE);
-    for (half, tiles) in to.chunks_exact_mut(steps * PAIR / 2).enumerate() {
-        for (step, tile) in tiles.chunks_exact_mut(PAIR / 2).enumerate() {
+pub(super) unsafe fn left_rows(left: Left, rows: Range<usize>, len: usize, to: &mut [f32]) {
+    for (half, tiles) in to.chunks_exact_mut(len.div_ceil(K_TILE) * TILE).enumerate() {
+        for (step, tile) in tiles.chunks_exact_mut(TILE).enumerate() {
             let ks = step * K_TILE..len.min((step + 1) * K_TILE);
-            for (r, to) in tile.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-                let i = rows.start + half * 16 + r;
-                let mut copy = [0.0; K_TILE];
-                let from = if i >= rows.end {
-                    &copy
-                } else if left.k == 1 && ks.len() == K_TILE {
-                    left.data[i * left.row + ks.start..].first_chunk().expect("the left operand holds this row")
-                } else {
-                    for (to, k) in copy.iter_mut().zip(ks.clone()) {
-                        *to = left.data[i * left.row + k * left.k];
-                    }
-                    &copy
-                };
-                // SAFETY: `from` has 32 floats, `to` 64 bytes.
-                unsafe {
-                    let (low, high) = (_mm512_loadu_ps(from.as_ptr()), _mm512_loadu_ps(from.as_ptr().add(16)));
-                    _mm512_storeu_si512(to.as_mut_ptr().cast(), round(low, high));
-                }
+            for (i, to) in (rows.start + half * 16..).zip(tile.as_chunks_mut().0) {
+                let piece = if i < rows.end { left_piece(left, i, ks.clone()) } else { [0.0; K_TILE] };
+                put(&piece, to);
             }
         }
     }
 }
 
-/// Columns `ks` of rows `js` of `w`, transposed, into a panel. `buffer` has 16 rows, `apart` floats each.
+/// `rows` (32 at most) and `len` columns of the left operand into tiles of columns.
 ///
 /// # Safety
 /// The processor has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(super) unsafe fn from_rows(
-    isa: Isa,
-    w: &Weight,
-    js: Range<usize>,
-    ks: Range<usize>,
-    buffer: &mut [f32],
-    apart: usize,
-    panel: &mut [f32],
-) {
-    for half in 0..2 {
-        let j0 = js.start + half * 16;
-        for (r, row) in buffer.chunks_exact_mut(apart).take(16).enumerate() {
-            let (row, tail) = row.split_at_mut(ks.len());
-            tail.fill(0.0);
-            if j0 + r < js.end {
-                dequantize_row(isa, w.ty, w.blocks(j0 + r, ks.start, ks.end), row);
-            } else {
-                row.fill(0.0);
-            }
-        }
-        for (step, pair) in panel.chunks_exact_mut(PAIR).take(ks.len().div_ceil(K_TILE)).enumerate() {
-            let mut rows = [_mm512_setzero_ps(); 16];
-            for (r, row) in rows.iter_mut().enumerate() {
-                let from: &[f32; K_TILE] = buffer[r * apart + step * K_TILE..].first_chunk().expect("a padded row");
-                // SAFETY: `from` has 32 floats.
-                let (low, high) = unsafe { (_mm512_loadu_ps(from.as_ptr()), _mm512_loadu_ps(from.as_ptr().add(16))) };
+pub(super) unsafe fn left_cols(left: Left, rows: Range<usize>, len: usize, to: &mut [f32]) {
+    for (step, pair) in to.chunks_exact_mut(2 * TILE).enumerate() {
+        let ks = step * K_TILE..len.min((step + 1) * K_TILE);
+        for (half, tile) in pair.chunks_exact_mut(TILE).enumerate() {
+            let mut square = [_mm512_setzero_ps(); 16];
+            for (i, row) in (rows.start + half * 16..rows.end).zip(&mut square) {
+                let piece = left_piece(left, i, ks.clone());
+                // SAFETY: the piece has 32 floats.
+                let (low, high) = unsafe { (_mm512_loadu_ps(piece.as_ptr()), _mm512_loadu_ps(piece.as_ptr().add(16))) };
                 *row = _mm512_castsi512_ps(round(low, high));
             }
-            let tile = &mut pair[half * PAIR / 2..][..PAIR / 2];
-            for (to, pairs) in tile.as_chunks_mut::<16>().0.iter_mut().zip(transpose_16(rows)) {
+            for (to, pairs) in tile.as_chunks_mut::<16>().0.iter_mut().zip(transpose_16(square)) {
                 // SAFETY: `to` has 64 bytes.
                 unsafe { _mm512_storeu_ps(to.as_mut_ptr(), pairs) };
             }
@@ -95,52 +93,75 @@ pub(super) unsafe fn from_rows(
     }
 }
 
-/// Columns `js` of rows `ks` of `w` into panels, two rows interleaved. `buffer` has room for two rows.
+/// Columns `ks` of rows `js` of `w` into tiles of rows. `buffer` has room for a row.
 ///
 /// # Safety
 /// The processor has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(super) unsafe fn from_cols(
-    isa: Isa,
-    w: &Weight,
-    js: Range<usize>,
-    ks: Range<usize>,
-    buffer: &mut [f32],
-    panels: &mut [f32],
-) {
+pub(super) unsafe fn weight_rows(w: &Weight, js: Range<usize>, ks: Range<usize>, buffer: &mut [f32], to: &mut [f32]) {
     let steps = ks.len().div_ceil(K_TILE);
-    let (first, second) = buffer.split_at_mut(buffer.len() / 2);
-    first.fill(0.0);
-    second.fill(0.0);
-    let interleave = interleave();
+    let buffer: &mut [u16] = &mut bytemuck::cast_slice_mut(buffer)[..steps * K_TILE];
+    buffer.fill(0);
+    for j in 0..js.len().next_multiple_of(SIDE) {
+        if j < js.len() {
+            w.fetch(js.start + j + 2, ks.start, ks.end);
+            // SAFETY: the caller's promise.
+            unsafe { dequantize_row_bf16(w.ty, w.blocks(js.start + j, ks.start, ks.end), &mut buffer[..ks.len()]) };
+        } else {
+            buffer.fill(0);
+        }
+        let tiles = &mut to[j / 16 * steps * TILE..][..steps * TILE];
+        for (from, tile) in buffer.as_chunks::<K_TILE>().0.iter().zip(tiles.as_chunks_mut::<TILE>().0) {
+            tile[j % 16 * 16..][..16].copy_from_slice(bytemuck::cast_slice(from));
+        }
+    }
+}
+
+/// Columns `js` of rows `ks` of `w` into tiles of columns, two rows interleaved. `buffer` has room for two rows.
+///
+/// # Safety
+/// The processor has AVX-512 with BF16.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+pub(super) unsafe fn weight_cols(w: &Weight, js: Range<usize>, ks: Range<usize>, buffer: &mut [f32], to: &mut [f32]) {
+    let steps = ks.len().div_ceil(K_TILE);
+    let padded = js.len().next_multiple_of(SIDE);
+    let buffer: &mut [u16] = &mut bytemuck::cast_slice_mut(buffer)[..2 * padded];
+    buffer.fill(0);
+    let (first, second) = buffer.split_at_mut(padded);
     for pair in 0..steps * K_TILE / 2 {
         for (k, row) in (ks.start + 2 * pair..).zip([&mut *first, &mut *second]) {
-            let (row, _) = row.split_at_mut(js.len());
+            let row = &mut row[..js.len()];
             if k < ks.end {
-                dequantize_row(isa, w.ty, w.blocks(k, js.start, js.end), row);
+                w.fetch(k + 12, js.start, js.end);
+                // SAFETY: the caller's promise.
+                unsafe { dequantize_row_bf16(w.ty, w.blocks(k, js.start, js.end), row) };
             } else {
-                row.fill(0.0);
+                row.fill(0);
             }
         }
         // Pair `pair` is row `pair mod 16` of tile `pair / 16`, for each 16 outputs.
         let (step, row) = (pair / 16, pair % 16);
-        for (v, (low, high)) in first.as_chunks::<16>().0.iter().zip(second.as_chunks::<16>().0).enumerate() {
-            let at = v / 2 * steps * PAIR + step * PAIR + v % 2 * (PAIR / 2) + row * 16;
-            let to = &mut panels[at..at + 16];
-            // SAFETY: `low` and `high` have 16 floats, `to` 64 bytes.
-            unsafe {
-                let both = round(_mm512_loadu_ps(low.as_ptr()), _mm512_loadu_ps(high.as_ptr()));
-                _mm512_storeu_si512(to.as_mut_ptr().cast(), _mm512_permutexvar_epi16(interleave, both));
+        for (v, (a, b)) in first.as_chunks::<SIDE>().0.iter().zip(second.as_chunks::<SIDE>().0).enumerate() {
+            let tiles = &mut to[(v * steps + step) * 2 * TILE..][..2 * TILE];
+            for (half, pairs) in interleave(a, b).into_iter().enumerate() {
+                let to: &mut [f32] = &mut tiles[half * TILE + row * 16..][..16];
+                // SAFETY: `to` has 64 bytes.
+                unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs) };
             }
         }
     }
 }
 
-/// Element `i` of the first 16, then element `i` of the second 16, for each `i`.
+/// `a[0], b[0], a[1], b[1]` and so on.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn interleave() -> __m512i {
-    let order: [u16; 32] = std::array::from_fn(|i| (i / 2 + i % 2 * 16) as u16);
-    // SAFETY: 64 bytes are read.
-    unsafe { _mm512_loadu_si512(order.as_ptr().cast()) }
+fn interleave(a: &[u16; 32], b: &[u16; 32]) -> [__m512i; 2] {
+    // SAFETY: both have 64 bytes.
+    let (a, b) = unsafe { (_mm512_loadu_si512(a.as_ptr().cast()), _mm512_loadu_si512(b.as_ptr().cast())) };
+    // Unpacking works inside quarters: these hold elements 8 q.. of both, and those 8 q + 4..; the quarters then change places.
+    let (low, high) = (_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b));
+    [
+        _mm512_permutex2var_epi64(low, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high),
+        _mm512_permutex2var_epi64(low, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), high),
+    ]
 }

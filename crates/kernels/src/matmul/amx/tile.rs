@@ -1,42 +1,47 @@
 //! The AMX instructions themselves. The tile registers are configured once for a task and released at its end.
 
 use std::arch::asm;
+use std::marker::PhantomData;
 
-/// Eight tiles of 16 rows of 64 bytes, in palette 1; see the Intel manual on `LDTILECFG`.
+use super::{SIDE, TILE};
+
+/// Eight tiles of 16 rows of 64 bytes, in palette 1: see `LDTILECFG` in Intel's manual. Byte 0 is the palette, the 16-bit numbers
+/// from byte 16 on are bytes of a row, the bytes from 48 on numbers of rows.
 #[repr(C, align(64))]
-struct Config {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
+struct Config([u8; 64]);
+
+static CONFIG: Config = Config({
+    let mut bytes = [0; 64];
+    bytes[0] = 1;
+    let mut tile = 0;
+    while tile < 8 {
+        bytes[16 + 2 * tile] = 64;
+        bytes[48 + tile] = 16;
+        tile += 1;
+    }
+    bytes
+});
+
+/// This thread's tile registers, configured for as long as the value lives; it stays on its thread.
+pub(super) struct Tiles(PhantomData<*mut ()>);
+
+/// Loads a tile whose rows are `$row` bytes apart.
+macro_rules! load {
+    ($tile:literal, $from:expr, $row:expr) => {
+        asm!(concat!("tileloadd ", $tile, ", [{} + {}]"), in(reg) $from, in(reg) $row, options(nostack, readonly))
+    };
 }
 
-static CONFIG: Config = Config {
-    palette: 1,
-    start_row: 0,
-    reserved: [0; 14],
-    row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
-    rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
-};
+macro_rules! store {
+    ($tile:literal, $to:expr, $row:expr) => {
+        asm!(concat!("tilestored [{} + {}], ", $tile), in(reg) $to, in(reg) $row, options(nostack))
+    };
+}
 
-/// This thread's tile registers, configured for as long as the value lives.
-pub(super) struct Tiles(std::marker::PhantomData<*mut ()>);
-
-/// 16 or 32 rows of the left operand against a panel of 32 outputs.
-pub(super) struct Sum {
-    /// `steps` tiles of 16 rows by 32 of the sum.
-    pub left: *const f32,
-    /// How far on the tiles of the second 16 rows lie, in f32 elements.
-    pub second: usize,
-    /// `steps` pairs of tiles of 32 of the sum (two by two) by 16 outputs.
-    pub panel: *const f32,
-    pub steps: usize,
-    /// What the sums begin with; null for zeros. `init_row` is 0 for a bias.
-    pub init: *const f32,
-    pub init_row: usize,
-    pub to: *mut f32,
-    pub to_row: usize,
+macro_rules! add_products {
+    ($sum:literal, $rows:literal, $cols:literal) => {
+        asm!(concat!("tdpbf16ps ", $sum, ", ", $rows, ", ", $cols), options(nostack, nomem))
+    };
 }
 
 impl Tiles {
@@ -45,108 +50,80 @@ impl Tiles {
     pub unsafe fn configure() -> Self {
         // SAFETY: the caller's promise.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, readonly)) };
-        Self(std::marker::PhantomData)
+        Self(PhantomData)
     }
 
-    /// `to[32][32] = init + left panel`, all in one loop over the sum.
-    ///
-    /// # Safety
-    /// All pointers of `s` reach what its shape says, for 32 rows.
-    pub unsafe fn sum_two(&self, s: &Sum) {
-        // SAFETY: the caller's promise; the tiles are configured.
+    /// Adds the products of two tiles `rows` and two tiles `cols`, `steps` of each, to a square of sums, or begins it at `zero`.
+    /// Where only 16 rows or columns count, the second tile may be left out: it changes no bit of the first.
+    #[allow(clippy::too_many_arguments)]
+    pub fn sum(
+        &self,
+        rows: &[f32],
+        cols: &[f32],
+        steps: usize,
+        zero: bool,
+        sums: &mut [f32],
+        two_rows: bool,
+        two_cols: bool,
+    ) {
+        assert!(rows.len() == 2 * TILE * steps && cols.len() == 2 * TILE * steps && sums.len() == SIDE * SIDE);
+        let (rows, cols, sums) = (rows.as_ptr(), cols.as_ptr(), sums.as_mut_ptr());
+        // SAFETY: the lengths were checked.
         unsafe {
-            if s.init.is_null() {
-                asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
-            } else {
-                asm!(
-                    "tileloadd tmm0, [{top} + {row}]",
-                    "tileloadd tmm1, [{top} + {row} + 64]",
-                    "tileloadd tmm2, [{bottom} + {row}]",
-                    "tileloadd tmm3, [{bottom} + {row} + 64]",
-                    top = in(reg) s.init,
-                    bottom = in(reg) s.init.wrapping_add(16 * s.init_row),
-                    row = in(reg) s.init_row * 4,
-                    options(nostack, readonly)
-                );
+            match (two_rows, two_cols) {
+                (true, true) => sum::<true, true>(rows, cols, steps, zero, sums),
+                (true, false) => sum::<true, false>(rows, cols, steps, zero, sums),
+                (false, true) => sum::<false, true>(rows, cols, steps, zero, sums),
+                (false, false) => sum::<false, false>(rows, cols, steps, zero, sums),
             }
-            asm!(
-                "2:",
-                "tileloadd tmm4, [{a} + {row}]",
-                "tileloadd tmm6, [{b} + {row}]",
-                "tileloadd tmm7, [{b} + {row} + 1024]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{c} + {row}]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "add {a}, 1024",
-                "add {c}, 1024",
-                "add {b}, 2048",
-                "dec {steps}",
-                "jnz 2b",
-                a = inout(reg) s.left => _,
-                c = inout(reg) s.left.wrapping_add(s.second) => _,
-                b = inout(reg) s.panel => _,
-                steps = inout(reg) s.steps => _,
-                row = in(reg) 64_usize,
-                options(nostack, readonly)
-            );
-            asm!(
-                "tilestored [{top} + {row}], tmm0",
-                "tilestored [{top} + {row} + 64], tmm1",
-                "tilestored [{bottom} + {row}], tmm2",
-                "tilestored [{bottom} + {row} + 64], tmm3",
-                top = in(reg) s.to,
-                bottom = in(reg) s.to.wrapping_add(16 * s.to_row),
-                row = in(reg) s.to_row * 4,
-                options(nostack)
-            );
         }
     }
+}
 
-    /// `to[16][32] = init + left panel`: [`Tiles::sum_two`] without the second 16 rows, of the same bits.
-    ///
-    /// # Safety
-    /// All pointers of `s` reach what its shape says, for 16 rows.
-    pub unsafe fn sum_one(&self, s: &Sum) {
-        // SAFETY: the caller's promise; the tiles are configured.
-        unsafe {
-            if s.init.is_null() {
-                asm!("tilezero tmm0", "tilezero tmm1", options(nostack, nomem));
-            } else {
-                asm!(
-                    "tileloadd tmm0, [{top} + {row}]",
-                    "tileloadd tmm1, [{top} + {row} + 64]",
-                    top = in(reg) s.init,
-                    row = in(reg) s.init_row * 4,
-                    options(nostack, readonly)
-                );
-            }
-            asm!(
-                "2:",
-                "tileloadd tmm4, [{a} + {row}]",
-                "tileloadd tmm6, [{b} + {row}]",
-                "tileloadd tmm7, [{b} + {row} + 1024]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "add {a}, 1024",
-                "add {b}, 2048",
-                "dec {steps}",
-                "jnz 2b",
-                a = inout(reg) s.left => _,
-                b = inout(reg) s.panel => _,
-                steps = inout(reg) s.steps => _,
-                row = in(reg) 64_usize,
-                options(nostack, readonly)
-            );
-            asm!(
-                "tilestored [{top} + {row}], tmm0",
-                "tilestored [{top} + {row} + 64], tmm1",
-                top = in(reg) s.to,
-                row = in(reg) s.to_row * 4,
-                options(nostack)
-            );
+/// # Safety
+/// As [`Tiles::sum`], whose checks were made.
+#[inline(always)]
+unsafe fn sum<const ROWS: bool, const COLS: bool>(
+    mut rows: *const f32,
+    mut cols: *const f32,
+    steps: usize,
+    zero: bool,
+    sums: *mut f32,
+) {
+    let (line, row) = (64_usize, 4 * SIDE);
+    let places = [sums, sums.wrapping_add(16), sums.wrapping_add(16 * SIDE), sums.wrapping_add(16 * SIDE + 16)];
+    // SAFETY: every tile that is read or written lies inside the operands' checked lengths.
+    unsafe {
+        if zero {
+            asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
+        } else {
+            load!("tmm0", places[0], row);
+            load!("tmm1", places[1], row);
+            load!("tmm2", places[2], row);
+            load!("tmm3", places[3], row);
         }
+        for _ in 0..steps {
+            load!("tmm4", rows, line);
+            load!("tmm6", cols, line);
+            add_products!("tmm0", "tmm4", "tmm6");
+            if COLS {
+                load!("tmm7", cols.wrapping_add(TILE), line);
+                add_products!("tmm1", "tmm4", "tmm7");
+            }
+            if ROWS {
+                load!("tmm5", rows.wrapping_add(steps * TILE), line);
+                add_products!("tmm2", "tmm5", "tmm6");
+            }
+            if ROWS && COLS {
+                add_products!("tmm3", "tmm5", "tmm7");
+            }
+            rows = rows.wrapping_add(TILE);
+            cols = cols.wrapping_add(2 * TILE);
+        }
+        store!("tmm0", places[0], row);
+        store!("tmm1", places[1], row);
+        store!("tmm2", places[2], row);
+        store!("tmm3", places[3], row);
     }
 }
 
