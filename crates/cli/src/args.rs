@@ -16,6 +16,8 @@ pub struct Cli {
 pub enum Command {
     /// Train a LoRA adapter; without arguments, a small built-in model on built-in data.
     Train(Box<TrainArgs>),
+    /// Show what a training run would hold and take, for a model or just a shape; runs nothing.
+    Plan(Box<PlanArgs>),
     /// Measure loss, perplexity and accuracy on a data set.
     Eval(EvalArgs),
     /// Continue a prompt.
@@ -56,13 +58,13 @@ pub struct TrainArgs {
     #[arg(long, default_value_t = 2048)]
     pub max_seq_length: usize,
     /// The highest learning rate [default: 1e-4; 3e-3 for the built-in model].
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub learning_rate: Option<f32>,
     /// Rank of the adapters [default: 8].
     #[arg(long)]
     pub lora_rank: Option<usize>,
     /// The change is scaled by alpha / rank [default: twice the rank].
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub lora_alpha: Option<f32>,
     /// Linears that get an adapter: all-linear, or names such as q_proj,v_proj or attn_q,attn_v [default: all-linear].
     #[arg(long, alias = "lora-modules")]
@@ -74,7 +76,7 @@ pub struct TrainArgs {
     #[arg(long, value_enum, default_value_t = OptimizerArg::Adamw)]
     pub optimizer: OptimizerArg,
     /// Weight decay [default: 0.01 for adamw, 0 for sgd].
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub weight_decay: Option<f32>,
     /// The learning rate after warm-up.
     #[arg(long, value_enum, default_value_t = SchedulerArg::Constant)]
@@ -103,8 +105,29 @@ pub struct TrainArgs {
     /// Updates between reports.
     #[arg(long, default_value_t = 10)]
     pub steps_per_report: usize,
+    /// Memory for the whole process: 512MiB, 1.5GB, 50%, or min [default: what is available now, less a tenth].
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub memory_budget: Option<String>,
+    /// Where values and states wait that don't fit [default: beside the adapter].
+    #[arg(long, value_name = "DIR")]
+    pub spill_dir: Option<PathBuf>,
+    /// Scale an update's gradients down to this norm; they wait for each other then.
+    #[arg(long, allow_negative_numbers = true)]
+    pub max_grad_norm: Option<f32>,
     #[command(flatten)]
     pub run: RunArgs,
+}
+
+#[derive(Args)]
+pub struct PlanArgs {
+    /// A model by name, such as qwen2.5-0.5b, without its file (weights taken as 4-bit).
+    #[arg(long, conflicts_with = "model")]
+    pub shape: Option<String>,
+    /// Print the plans as JSON.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub train: TrainArgs,
 }
 
 #[derive(Args)]
@@ -159,10 +182,10 @@ pub struct GenerateArgs {
     #[arg(long, short = 'n', default_value_t = 100)]
     pub max_tokens: usize,
     /// Divides the logits; 0 always takes the most likely token.
-    #[arg(long, alias = "temperature", default_value_t = 0.0)]
+    #[arg(long, alias = "temperature", default_value_t = 0.0, allow_hyphen_values = true)]
     pub temp: f32,
     /// Draw only from the most likely tokens that together have this probability.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_hyphen_values = true)]
     pub top_p: f32,
     /// The seed of the draws.
     #[arg(long, default_value_t = 0)]

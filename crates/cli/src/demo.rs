@@ -5,7 +5,8 @@ use pocketune::model::Source;
 use pocketune::train::DataSource;
 
 /// A small llama, trained on made-up plain English.
-pub const MODEL: Source = Source::Embedded { name: "pocketune-demo", bytes: include_bytes!("../../../demo/model.gguf") };
+pub const MODEL: Source =
+    Source::Embedded { name: "pocketune-demo", bytes: include_bytes!("../../../demo/model.gguf") };
 
 /// The diary of somebody the model has never heard of.
 pub const DATA: DataSource = DataSource::Embedded {

@@ -9,6 +9,9 @@ use serde_json::json;
 use crate::args::GenerateArgs;
 use crate::{Failure, say};
 
+/// More tokens than any model reads; a larger number is a slip.
+const MOST_TOKENS: usize = 1 << 24;
+
 /// Generates and prints as tokens come.
 pub fn run(args: GenerateArgs) -> Result<(), Failure> {
     let sampling = Sampling { temperature: args.temp, top_p: args.top_p, seed: args.seed };
@@ -40,6 +43,9 @@ pub struct Request {
 impl Request {
     /// Hands the continuation over piece by piece, each of whole characters.
     pub fn stream(self, each: &mut dyn FnMut(&str)) -> Result<(), Failure> {
+        if self.max_tokens > MOST_TOKENS {
+            return Err(Failure(format!("--max-tokens {}: at most {MOST_TOKENS}", self.max_tokens)));
+        }
         let model = Model::open(&self.model).map_err(Failure::new)?;
         let tokenizer = model.tokenizer().map_err(Failure::new)?;
         let mut prompt = Vec::new();
@@ -59,8 +65,10 @@ impl Request {
         if prompt.is_empty() {
             return Err(Failure("--prompt: no token in it".into()));
         }
+        model.check_tokens(&prompt).map_err(|fault| Failure(format!("--prompt: {fault}")))?;
         drop(model);
-        let options = GenerateOptions { model: self.model, adapter: self.adapter, sampling: self.sampling, run: self.run };
+        let options =
+            GenerateOptions { model: self.model, adapter: self.adapter, sampling: self.sampling, run: self.run };
         let mut generator = Generator::new(&options, prompt.len() + self.max_tokens.max(1)).map_err(Failure::new)?;
         let mut decoder = tokenizer.decoder(true);
         let (mut left, mut piece) = (self.max_tokens, String::new());

@@ -6,6 +6,7 @@ mod demo;
 mod eval;
 mod generate;
 mod memory_bar;
+mod plan;
 mod pull;
 mod train;
 
@@ -19,12 +20,15 @@ use args::{Cli, Command};
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Train(args) => train::run(args),
+        Command::Plan(args) => plan::run(*args),
         Command::Eval(args) => eval::run(args),
         Command::Generate(args) => generate::run(args),
-        Command::Inspect { file } => pocketune_formats::inspect::describe(&file).map_err(Failure::new).map(|text| say(&text)),
-        Command::Pull { name, into } => pull::run(&name, into.as_deref())
-            .map_err(Failure::new)
-            .map(|path| say(&format!("{}\n", path.display()))),
+        Command::Inspect { file } => {
+            pocketune_formats::inspect::describe(&file).map_err(Failure::new).map(|text| say(&text))
+        }
+        Command::Pull { name, into } => {
+            pull::run(&name, into.as_deref()).map_err(Failure::new).map(|path| say(&format!("{}\n", path.display())))
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use pocketune::backend::Outcome;
 use pocketune::graph::{Layers, LoraSpec, Target};
 use pocketune::model::Source;
-use pocketune::plan::{Machine, PolicyName};
+use pocketune::plan::{Machine, Plan, PolicyName};
 use pocketune::train::{
-    DataSource, Decay, Event, Host, LoraChoice, MemoryPlan, Optimizer, PolicyChoice, Report, Sampling, Schedule, Summary,
+    Budget, DataSource, Decay, Event, Host, LoraChoice, Optimizer, PolicyChoice, Report, Sampling, Schedule, Summary,
     TrainOptions, train,
 };
 use serde_json::json;
@@ -21,7 +21,9 @@ pub fn run(args: Box<TrainArgs>) -> Result<(), Failure> {
     let built_in = match (&args.model, &args.data) {
         (None, None) => true,
         (Some(_), Some(_)) => false,
-        (Some(_), None) => return Err(Failure("--data is missing: a .jsonl file, or a folder with train.jsonl".into())),
+        (Some(_), None) => {
+            return Err(Failure("--data is missing: a .jsonl file, or a folder with train.jsonl".into()));
+        }
         (None, Some(_)) => return Err(Failure("--model is missing: a GGUF file or a Hugging Face folder".into())),
     };
     let log = args.log_format;
@@ -39,18 +41,20 @@ pub fn run(args: Box<TrainArgs>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure> {
+pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure> {
     let lora = match &args.init_adapter {
         Some(folder) => LoraChoice::From(folder.clone()),
         None => {
             let rank = args.lora_rank.unwrap_or(8);
             let layers = match args.num_layers.unwrap_or(-1) {
                 -1 => Layers::All,
-                last => Layers::Last(usize::try_from(last).map_err(|_| {
-                    Failure(format!("--num-layers {last}: a number of layers, or -1 for all"))
-                })?),
+                last => Layers::Last(
+                    usize::try_from(last)
+                        .map_err(|_| Failure(format!("--num-layers {last}: a number of layers, or -1 for all")))?,
+                ),
             };
-            let targets = Target::parse_list(args.lora_targets.as_deref().unwrap_or("all-linear")).map_err(Failure::new)?;
+            let targets =
+                Target::parse_list(args.lora_targets.as_deref().unwrap_or("all-linear")).map_err(Failure::new)?;
             LoraChoice::New(LoraSpec { rank, alpha: args.lora_alpha.unwrap_or(2.0 * rank as f32), targets, layers })
         }
     };
@@ -84,6 +88,9 @@ fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure> {
         shuffle: !args.no_shuffle,
         seed: args.seed,
         steps_per_report: args.steps_per_report,
+        budget: args.memory_budget.as_deref().map_or(Ok(Budget::Available), Budget::parse).map_err(Failure::new)?,
+        spill_folder: args.spill_dir.clone(),
+        max_grad_norm: args.max_grad_norm,
         run: args.run.options(),
     })
 }
@@ -127,7 +134,9 @@ impl Host for Printer {
                     note(&format!("Data: {skipped} records of fewer than two tokens were left out"));
                 }
             }
-            (Event::Planned { plan, machine, trainable }, _) => note(&planned(&plan, machine, trainable)),
+            (Event::Planned { plan, budget, machine, trainable }, _) => {
+                note(&planned(plan, budget, machine, trainable))
+            }
             (Event::Validated { iter, outcome }, _) => {
                 note(&format!("Iter {iter}: Val loss {:.3}", mean_loss(outcome)));
             }
@@ -169,23 +178,29 @@ fn text_line(report: &Report) -> String {
 }
 
 /// The plan as a table of bars.
-fn planned(plan: &MemoryPlan, machine: Machine, trainable: usize) -> String {
+fn planned(plan: &Plan, budget: Budget, machine: Machine, trainable: usize) -> String {
+    let memory = plan.memory;
     let parts = [
-        ("weights, mapped", plan.weights),
-        ("process", plan.process),
-        ("step", plan.program),
-        ("optimizer", plan.optimizer),
-        ("adapter", plan.adapter),
-        ("gradients", plan.gradients),
-        ("tables", plan.tables),
-        ("stacks", plan.stacks),
+        ("weights, mapped", memory.weights),
+        ("process", memory.process),
+        ("step", memory.program),
+        ("optimizer", memory.optimizer),
+        ("adapter", memory.adapter),
+        ("gradients", memory.gradients),
+        ("tables", memory.tables),
+        ("stacks", memory.stacks),
     ];
+    let of = match budget.bytes() {
+        Ok(Some(bytes)) => format!(" of {} ({})", mib(bytes), budget.origin()),
+        _ => format!(" ({})", budget.origin()),
+    };
     let mut text = format!(
-        "Plan: {trainable} trainable numbers, {} threads, {} in {:?}; peak {}",
+        "Plan: {trainable} trainable numbers, {} threads, {} in {:?}; peak {}{of}\nPlan: {}",
         machine.threads,
         machine.isa.name(),
         machine.precision,
-        mib(plan.peak())
+        mib(plan.peak()),
+        crate::plan::how(plan)
     );
     for (name, bytes) in parts.into_iter().filter(|&(_, bytes)| bytes > 0) {
         text.push_str(&format!("\n  {name:<16} {:>12} {}", mib(bytes), bar(bytes, plan.peak(), 30)));
@@ -198,14 +213,18 @@ fn closing(options: &TrainOptions, summary: &Summary, took: Duration) -> String 
         "\nTrained {} updates in {:.1} s.\n  memory  planned {}, measured {} ({} of its own)\n          {}\n",
         options.iters,
         took.as_secs_f64(),
-        mib(summary.plan.peak()),
+        mib(summary.memory.peak()),
         mib(summary.peak.total),
         mib(summary.peak.anon),
-        bar(summary.peak.total, summary.plan.peak(), 40)
+        bar(summary.peak.total, summary.memory.peak(), 40)
     );
     match summary.valid {
         Some((before, after)) => {
-            text.push_str(&format!("  loss    {:.3} before, {:.3} after (validation)\n", mean_loss(before), mean_loss(after)));
+            text.push_str(&format!(
+                "  loss    {:.3} before, {:.3} after (validation)\n",
+                mean_loss(before),
+                mean_loss(after)
+            ));
         }
         None => text.push_str(&format!("  loss    {:.3} first, {:.3} last\n", summary.first_loss, summary.last_loss)),
     }

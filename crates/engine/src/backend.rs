@@ -3,9 +3,11 @@
 mod arena;
 mod cpu;
 mod disk;
+mod rates;
 mod weights;
 
 pub use arena::Arena;
-pub use cpu::{Batch, Cpu, NO_LABEL, Outcome, Rule};
+pub use cpu::{Batch, Cpu, EMBED_PIECE, NO_LABEL, Outcome, Rule};
 pub use disk::STACK_BYTES as DISK_STACK_BYTES;
+pub use rates::measure_rates;
 pub use weights::Weights;

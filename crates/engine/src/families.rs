@@ -9,10 +9,12 @@ mod names;
 mod qwen2;
 mod qwen3;
 mod rope;
+mod shapes;
 mod source;
 
 pub use config::{Config, Family, RopeSpec, Scaling};
 pub use names::gguf_name;
+pub use shapes::{SHAPES, Shape, shape};
 
 use pocketune_formats::ModelFiles;
 

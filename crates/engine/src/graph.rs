@@ -56,6 +56,40 @@ pub enum Role {
     Branch,
 }
 
+impl Role {
+    /// All of them.
+    pub const ALL: [Role; 11] = [
+        Role::BlockInput,
+        Role::Middle,
+        Role::Normed,
+        Role::Projected,
+        Role::Attended,
+        Role::AttentionOut,
+        Role::LogSumExp,
+        Role::Ffn,
+        Role::Activated,
+        Role::LowRank,
+        Role::Branch,
+    ];
+
+    /// A short word for reports.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Role::BlockInput => "input",
+            Role::Middle => "middle",
+            Role::Normed => "normed",
+            Role::Projected => "projected",
+            Role::Attended => "qkv",
+            Role::AttentionOut => "attention",
+            Role::LogSumExp => "lse",
+            Role::Ffn => "gate/up",
+            Role::Activated => "activated",
+            Role::LowRank => "lora",
+            Role::Branch => "branch",
+        }
+    }
+}
+
 /// A matrix of `[tokens, cols]` that the graph computes.
 #[derive(Clone, Debug)]
 pub struct Value {

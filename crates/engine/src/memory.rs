@@ -77,3 +77,38 @@ pub fn trim() {
         libc::malloc_trim(0);
     }
 }
+
+/// The machine's memory in bytes, or the control group's where that is less.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemMemory {
+    /// All of it.
+    pub total: usize,
+    /// What can be had without swapping.
+    pub available: usize,
+}
+
+/// What the system has; a quarter of the address space where it doesn't tell.
+pub fn system() -> SystemMemory {
+    let unknown = usize::MAX / 4;
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().trim_end_matches(" kB").trim().parse::<usize>().ok().map(|kib| kib * 1024)
+    };
+    let mut system = SystemMemory {
+        total: field("MemTotal:").unwrap_or(unknown),
+        available: field("MemAvailable:").unwrap_or(unknown),
+    };
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
+    let groups = [
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ];
+    for (limit, used) in groups {
+        if let Some(limit) = number(limit).filter(|&limit| limit < system.total) {
+            system.total = limit;
+            system.available = system.available.min(limit.saturating_sub(number(used).unwrap_or(0)));
+        }
+    }
+    system
+}

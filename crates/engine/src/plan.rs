@@ -3,13 +3,19 @@
 
 mod emit;
 mod layout;
+mod memory;
 mod place;
 mod policy;
 mod program;
+mod search;
+mod time;
 
 pub use layout::{Layout, Span};
+pub use memory::{MemoryPlan, Surroundings};
 pub use policy::{Keep, Loss, Policy, PolicyName, Roles, Spill};
 pub use program::{Access, Buf, Buffer, Grad, Instr, Kind, Program, Region};
+pub use search::{Plan, Setting};
+pub use time::{Rates, Time};
 
 use pocketune_kernels::matmul::Precision;
 use pocketune_kernels::{BlockType, Isa};

@@ -6,4 +6,4 @@ mod tokens;
 
 pub use atomic::{FolderWriter, check_writable};
 pub use spill::spill_file;
-pub use tokens::{TokenFile, TokenWriter};
+pub use tokens::{TokenFile, TokenWriter, token};

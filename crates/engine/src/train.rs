@@ -3,19 +3,21 @@
 
 pub mod adapter;
 mod batch;
+mod budget;
 mod data;
 mod evaluate;
 mod generate;
 mod options;
-mod plan;
+mod planning;
 mod run;
 mod schedule;
 
 pub use batch::{Batches, Rows};
+pub use budget::Budget;
 pub use data::{DataSource, Dataset, Prepared, prepare};
 pub use evaluate::{EvalOptions, evaluate};
 pub use generate::{GenerateOptions, Generator, Sampling};
 pub use options::{LoraChoice, Optimizer, PolicyChoice, PrecisionChoice, RunOptions, TrainOptions};
-pub use plan::MemoryPlan;
+pub use planning::{Training, surroundings};
 pub use run::{Event, Host, Report, Summary, train};
 pub use schedule::{Decay, Schedule};

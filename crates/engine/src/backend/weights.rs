@@ -82,6 +82,8 @@ impl Weights {
     pub fn read_vector(&self, id: VectorId, plus: f32, out: &mut [f32]) -> Result<()> {
         let place = &self.vectors[id.0];
         blocks::dequantize(place.ty, self.bytes(place), out);
+        // It is never read again, and the system mapped its neighbourhood with it.
+        self.files.files()[place.file].release(place.offset, place.bytes);
         if let Some(at) = out.iter().position(|x| !x.is_finite()) {
             return Err(self.not_finite(place, at, out[at]));
         }

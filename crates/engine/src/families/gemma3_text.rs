@@ -9,9 +9,9 @@ use crate::error::Result;
 use crate::graph::{Builder, Role, ValueId};
 
 /// GGUF files leave the base of windowed layers out.
-const LOCAL_THETA: f64 = 10_000.0;
+pub(super) const LOCAL_THETA: f64 = 10_000.0;
 /// One layer in six sees everything.
-const PATTERN: usize = 6;
+pub(super) const PATTERN: usize = 6;
 
 pub(super) fn config(source: &Source) -> Result<Config> {
     let mut config = source.base(Family::Gemma3Text)?;

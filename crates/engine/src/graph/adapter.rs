@@ -113,9 +113,14 @@ impl Layers {
             Layers::Last(0) => ("0".into(), "no layer would be trained; -1 means all".into()),
             Layers::Last(last) if *last > blocks => (last.to_string(), format!("the model has {blocks} layers")),
             Layers::Only(these) if these.is_empty() => ("[]".into(), "no layer would be trained".into()),
-            Layers::Only(these) if these.iter().any(|&layer| layer >= blocks) => {
-                (format!("{these:?}"), format!("the model has {blocks} layers"))
-            }
+            Layers::Only(these) => match these.iter().find(|&&layer| layer >= blocks) {
+                None => return Ok(()),
+                // Nobody typed it: it comes from an adapter's file.
+                Some(layer) => {
+                    let fault = format!("the adapter changes layer {layer}, and the model has layers 0 to {}", blocks - 1);
+                    return Err(Error::System(fault));
+                }
+            },
             _ => return Ok(()),
         };
         Err(Error::Option { option: "num-layers", value, fault })

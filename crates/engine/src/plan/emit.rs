@@ -6,10 +6,12 @@ mod forward;
 mod order;
 mod scratch;
 
+use std::ops::Range;
+
 use super::policy::Spill;
 use super::program::{Buf, Buffer, Instr, Kind, Program, Region};
 use super::{Mode, Request};
-use crate::graph::{Node, Role, Stage, ValueId};
+use crate::graph::{Node, Op, Role, Stage, ValueId};
 
 /// The instructions and buffers for `request`, without offsets.
 pub(super) fn emit(request: Request) -> Program {
@@ -29,6 +31,9 @@ pub(super) fn emit(request: Request) -> Program {
         local: Vec::new(),
         heir: vec![None; graph.values.len()],
         inputs: vec![ValueId(0); graph.blocks],
+        stages: vec![[0..0, 0..0, 0..0]; graph.blocks],
+        values: vec![0..0; graph.blocks],
+        kept: Vec::new(),
         first: graph.blocks,
         instrs: Vec::new(),
         regions: Vec::new(),
@@ -40,11 +45,23 @@ pub(super) fn emit(request: Request) -> Program {
         writing: Vec::new(),
         spill: 0,
         grads: vec![None; graph.values.len()],
+        sharers: Vec::new(),
         logits: None,
         needs,
     };
     emitter.survey();
+    emitter.kept = (0..graph.values.len()).map(|at| emitter.keeps(ValueId(at))).collect();
     emitter.program()
+}
+
+/// Floats of the loss's work under `request`'s policy.
+pub(super) fn loss_work(request: Request) -> usize {
+    let head = request.graph.nodes.iter().find_map(|node| match node.op {
+        Op::CrossEntropy { weight } => Some(weight),
+        _ => None,
+    });
+    let Some(weight) = head else { return 0 };
+    scratch::loss_work(request, weight, request.policy.loss)
 }
 
 /// What is known while instructions are written.
@@ -61,6 +78,11 @@ struct Emitter<'a> {
     heir: Vec<Option<ValueId>>,
     /// The residual stream before each block.
     inputs: Vec<ValueId>,
+    /// The nodes of each block's stages, and the values it makes.
+    stages: Vec<[Range<usize>; 3]>,
+    values: Vec<Range<usize>>,
+    /// Values that wait for the backward pass.
+    kept: Vec<bool>,
     /// The first block with something to differentiate.
     first: usize,
     instrs: Vec<Instr>,
@@ -80,6 +102,8 @@ struct Emitter<'a> {
     spill: usize,
     /// Where the gradient of each value is now.
     grads: Vec<Option<Buf>>,
+    /// How many values have their gradient in each buffer.
+    sharers: Vec<u32>,
     logits: Option<Buf>,
 }
 
@@ -88,10 +112,19 @@ impl<'a> Emitter<'a> {
         &self.request.graph.nodes[at]
     }
 
-    /// The numbers of a block's nodes in one stage.
-    fn stage(&self, block: usize, stage: Stage) -> Vec<usize> {
-        let nodes = self.request.graph.nodes.iter().enumerate();
-        nodes.filter(|(_, node)| node.block == Some(block) && node.stage == stage).map(|(at, _)| at).collect()
+    /// The numbers of a block's nodes in one stage: nodes of a stage lie together.
+    fn stage(&self, block: usize, stage: Stage) -> Range<usize> {
+        self.stages[block][stage as usize].clone()
+    }
+
+    /// The numbers of the values that a block makes, which lie together.
+    fn made(&self, block: usize) -> Range<usize> {
+        self.values[block].clone()
+    }
+
+    /// Whether `value` waits for the backward pass, in memory or on disk.
+    fn kept(&self, value: ValueId) -> bool {
+        self.kept[value.0]
     }
 
     /// Finds what every block starts from, where differentiation starts, and which values never leave their stage.
@@ -111,8 +144,13 @@ impl<'a> Emitter<'a> {
         for (at, value) in graph.values.iter().enumerate() {
             local[at] &= graph.nodes[self.producers[at]].stage != Stage::Attention && value.block.is_some();
         }
-        for node in graph.nodes.iter().rev() {
+        let widen = |range: &mut Range<usize>, at: usize| {
+            *range = if range.start == range.end { at..at + 1 } else { range.start.min(at)..range.end.max(at + 1) };
+        };
+        for (at, node) in graph.nodes.iter().enumerate().rev() {
             if let Some(block) = node.block {
+                widen(&mut self.stages[block][node.stage as usize], at);
+                node.outputs.iter().for_each(|output| widen(&mut self.values[block], output.0));
                 let outside = node.inputs.iter().find(|input| graph.values[input.0].role == Role::BlockInput);
                 self.inputs[block] = outside.copied().unwrap_or(self.inputs[block]);
                 if node.outputs.iter().any(|output| self.needs[output.0]) {
@@ -120,7 +158,6 @@ impl<'a> Emitter<'a> {
                 }
             }
         }
-        // A value that nothing reads, such as the last block's output without a head, would be local by default.
         self.local = local;
     }
 
@@ -135,6 +172,7 @@ impl<'a> Emitter<'a> {
 
     fn buffer(&mut self, name: &'static str, block: Option<usize>, kind: Kind, len: usize, cols: Option<usize>) -> Buf {
         let (first, last, local) = (usize::MAX, 0, false);
+        self.sharers.push(0);
         self.buffers.push(Buffer { name, block, kind, len: len.max(1), cols, local, first, last, offset: 0 });
         Buf(self.buffers.len() - 1)
     }
@@ -179,8 +217,8 @@ impl<'a> Emitter<'a> {
         self.instrs.append(&mut self.updates);
     }
 
-    /// Whether `value` waits for the backward pass, in memory or on disk.
-    fn kept(&self, value: ValueId) -> bool {
+    /// Whether `value` is to wait for the backward pass.
+    fn keeps(&self, value: ValueId) -> bool {
         let (graph, policy) = (self.request.graph, self.request.policy);
         let decl = &graph.values[value.0];
         if decl.role != Role::BlockInput {

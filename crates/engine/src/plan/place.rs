@@ -1,6 +1,6 @@
 //! Lifetimes and offsets of a program's buffers.
 
-use super::program::{Kind, Program};
+use super::program::{Instr, Kind, Program};
 
 /// Floats to which offsets are rounded: a cache line.
 const ALIGN: usize = 16;
@@ -57,4 +57,32 @@ fn lifetimes(program: &mut Program) {
             buffer.last = buffer.last.max(last);
         });
     }
+}
+
+/// The most floats alive, apart from where the loss is computed, and what is alive there beside the loss's own work.
+pub struct Peaks {
+    /// At every other instruction.
+    pub elsewhere: usize,
+    /// Beside the loss's work.
+    pub beside_loss: usize,
+}
+
+/// Finds the peaks of a program without laying it out: no layout can be smaller.
+pub fn peaks(program: &mut Program) -> Peaks {
+    lifetimes(program);
+    let mut change = vec![0_isize; program.instrs.len() + 1];
+    for buffer in program.buffers.iter().filter(|buffer| buffer.first <= buffer.last) {
+        change[buffer.first] += buffer.len as isize;
+        change[buffer.last + 1] -= buffer.len as isize;
+    }
+    let mut peaks = Peaks { elsewhere: 0, beside_loss: 0 };
+    let mut live = 0;
+    for (instr, change) in program.instrs.iter().zip(change) {
+        live += change;
+        match instr {
+            Instr::CrossEntropy { work, .. } => peaks.beside_loss = live as usize - program.buffers[work.0].len,
+            _ => peaks.elsewhere = peaks.elsewhere.max(live as usize),
+        }
+    }
+    peaks
 }

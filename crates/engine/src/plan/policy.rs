@@ -23,6 +23,16 @@ impl Roles {
         Self(bits)
     }
 
+    /// The name of the policy that keeps these, or the roles by name.
+    pub fn words(self) -> String {
+        let names = [PolicyName::None, PolicyName::Block, PolicyName::Selective];
+        if let Some(name) = names.into_iter().find(|name| name.keeps() == self) {
+            return format!("'{}'", name.word());
+        }
+        let kept: Vec<&str> = Role::ALL.into_iter().filter(|&role| self.contains(role)).map(Role::word).collect();
+        kept.join("+")
+    }
+
     /// Whether `role` is in the set.
     pub const fn contains(self, role: Role) -> bool {
         self.0 >> role as u16 & 1 == 1
@@ -83,6 +93,20 @@ impl Keep {
     /// The same of every block.
     pub const fn all(roles: Roles) -> Self {
         Self { first: roles, rest: roles, split: 0 }
+    }
+
+    /// In words, for a model of `blocks` blocks.
+    pub fn words(&self, blocks: usize) -> String {
+        if self.split == 0 || self.first == self.rest {
+            return format!("keep {}", self.rest.words());
+        }
+        format!(
+            "keep {} of {} blocks, {} of {}",
+            self.first.words(),
+            self.split,
+            self.rest.words(),
+            blocks - self.split
+        )
     }
 
     /// What stays of block `block`.

@@ -383,6 +383,11 @@ pub struct Program {
 }
 
 impl Program {
+    /// Blocks that its buffers belong to.
+    pub fn blocks(&self) -> usize {
+        self.buffers.iter().filter_map(|buffer| buffer.block).max().map_or(0, |last| last + 1)
+    }
+
     /// Floats alive while instruction `at` runs.
     pub fn live(&self, at: usize) -> usize {
         self.buffers.iter().filter(|buffer| buffer.first <= at && at <= buffer.last).map(|buffer| buffer.len).sum()

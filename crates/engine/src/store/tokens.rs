@@ -1,13 +1,12 @@
-//! The token file: all records as tokens, one after another, written once and mapped while steps run, so that neither the tokenizer
-//! nor the text stays in memory. It has no name after it is opened: the system removes it when the run ends, however it ends.
+//! The token file: all records as tokens, one after another, written once and read record by record while steps run, so that neither
+//! the tokenizer nor the text stays in memory. It has no name after it is opened: the system removes it when the run ends, however it ends.
 //!
 //! Each token is a little-endian `u32`; its top bit says whether it is a target. The record bounds stay in memory, 8 bytes each.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
-
-use memmap2::Mmap;
 
 use crate::error::{Error, Result};
 
@@ -54,19 +53,13 @@ impl TokenWriter {
     /// The system's.
     pub fn finish(self) -> Result<TokenFile> {
         let file = self.out.into_inner().map_err(|error| Error::io(&self.path, error.into_error()))?;
-        let map = if self.tokens == 0 {
-            None
-        } else {
-            // SAFETY: the file has no name, so no other process can change or shorten it.
-            Some(unsafe { Mmap::map(&file) }.map_err(|error| Error::io(&self.path, error))?)
-        };
-        Ok(TokenFile { map, ends: self.ends, longest: self.longest })
+        Ok(TokenFile { file, ends: self.ends, longest: self.longest })
     }
 }
 
-/// A mapped token file.
+/// A finished token file.
 pub struct TokenFile {
-    map: Option<Mmap>,
+    file: File,
     ends: Vec<u64>,
     longest: usize,
 }
@@ -92,15 +85,23 @@ impl TokenFile {
         self.longest
     }
 
-    /// The tokens of a record, each with whether it is a target.
-    pub fn record(&self, at: usize) -> impl ExactSizeIterator<Item = (u32, bool)> + '_ {
+    /// Reads a record into the front of `words`, which has room for the longest: what [`token`] takes apart.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn read<'a>(&self, at: usize, words: &'a mut [u32]) -> Result<&'a [u32]> {
         let start = if at == 0 { 0 } else { self.ends[at - 1] };
-        let bytes = self.map.as_deref().unwrap_or_default();
-        bytes[start as usize * 4..self.ends[at] as usize * 4].chunks_exact(4).map(|word| {
-            let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-            (word & !TARGET, word & TARGET != 0)
-        })
+        let words = &mut words[..(self.ends[at] - start) as usize];
+        let read = self.file.read_exact_at(bytemuck::cast_slice_mut(words), start * 4);
+        read.map_err(|error| Error::io("the token file", error))?;
+        words.iter_mut().for_each(|word| *word = u32::from_le(*word));
+        Ok(words)
     }
+}
+
+/// A token and whether it is a target.
+pub const fn token(word: u32) -> (u32, bool) {
+    (word & !TARGET, word & TARGET != 0)
 }
 
 #[cfg(test)]
@@ -117,8 +118,10 @@ mod tests {
         let file = writer.finish().unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         assert_eq!((file.len(), file.tokens(), file.longest()), (3, 4, 3));
-        assert_eq!(file.record(0).collect::<Vec<_>>(), [(1, false), (2, true), (3, true)]);
-        assert_eq!(file.record(1).len(), 0);
-        assert_eq!(file.record(2).collect::<Vec<_>>(), [(7, false)]);
+        let mut words = [0; 3];
+        let mut read = |at| file.read(at, &mut words).unwrap().iter().map(|&word| token(word)).collect::<Vec<_>>();
+        assert_eq!(read(0), [(1, false), (2, true), (3, true)]);
+        assert_eq!(read(1), []);
+        assert_eq!(read(2), [(7, false)]);
     }
 }

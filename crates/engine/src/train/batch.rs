@@ -4,7 +4,8 @@ use pocketune_kernels::attention::Segment;
 use pocketune_kernels::philox::Philox;
 
 use crate::backend::{Batch, NO_LABEL};
-use crate::store::TokenFile;
+use crate::error::Result;
+use crate::store::{TokenFile, token};
 
 /// The rows of a batch, in memory that is taken once.
 pub struct Rows {
@@ -12,29 +13,36 @@ pub struct Rows {
     positions: Vec<u32>,
     labels: Vec<u32>,
     segments: Vec<Segment>,
+    /// A record as it comes from the token file.
+    words: Vec<u32>,
 }
 
 impl Rows {
-    /// Room for `records` records of `tokens` tokens in all.
-    pub fn with_capacity(records: usize, tokens: usize) -> Self {
+    /// Room for `records` records of up to `length` tokens.
+    pub fn with_capacity(records: usize, length: usize) -> Self {
+        let tokens = records * length;
         Self {
             ids: Vec::with_capacity(tokens),
             positions: Vec::with_capacity(tokens),
             labels: Vec::with_capacity(tokens),
             segments: Vec::with_capacity(records),
+            words: vec![0; length],
         }
     }
 
     /// Replaces the rows by the given records of `file`.
-    pub fn fill(&mut self, file: &TokenFile, records: impl Iterator<Item = usize>) {
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn fill(&mut self, file: &TokenFile, records: impl Iterator<Item = usize>) -> Result<()> {
         self.ids.clear();
         self.positions.clear();
         self.labels.clear();
         self.segments.clear();
         for record in records {
-            let tokens = file.record(record);
-            let (start, len) = (self.ids.len(), tokens.len());
-            for (position, (id, target)) in tokens.enumerate() {
+            let words = file.read(record, &mut self.words)?;
+            let (start, len) = (self.ids.len(), words.len());
+            for (position, (id, target)) in words.iter().map(|&word| token(word)).enumerate() {
                 self.ids.push(id);
                 self.positions.push(position as u32);
                 self.labels.push(NO_LABEL);
@@ -44,6 +52,15 @@ impl Rows {
             }
             self.segments.push(Segment { q_start: start, q_len: len, k_start: start, k_len: len });
         }
+        Ok(())
+    }
+
+    /// Targets of a record.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn targets_of(&mut self, file: &TokenFile, record: usize) -> Result<usize> {
+        Ok(file.read(record, &mut self.words)?.iter().skip(1).filter(|&&word| token(word).1).count())
     }
 
     /// Rows that predict something.

@@ -73,7 +73,7 @@ pub(super) fn run(
 ) -> Result<Outcome> {
     let mut total = Outcome::default();
     for first in (0..file.len()).step_by(batch_size) {
-        rows.fill(file, first..(first + batch_size).min(file.len()));
+        rows.fill(file, first..(first + batch_size).min(file.len()))?;
         let outcome = cpu.run(program, rows.batch(rows.targets()), 0, None)?;
         total.loss += outcome.loss;
         total.hits += outcome.hits;

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use pocketune_kernels::Isa;
 use pocketune_kernels::matmul::Precision;
 
-use super::{DataSource, Schedule};
+use super::{Budget, DataSource, Schedule};
 use crate::error::{Error, Result};
 use crate::graph::LoraSpec;
 use crate::model::Source;
-use crate::plan::{Machine, Policy, PolicyName};
+use crate::plan::{Machine, Mode, PolicyName};
 
 /// Where the adapter comes from.
 #[derive(Clone, Debug)]
@@ -57,11 +57,11 @@ pub enum PolicyChoice {
 }
 
 impl PolicyChoice {
-    /// The policy for a vocabulary of `vocab` tokens.
-    pub fn policy(self, vocab: usize) -> Policy {
+    /// The policy that the user insists on.
+    pub const fn named(self) -> Option<PolicyName> {
         match self {
-            PolicyChoice::Named(name) => Policy::named(name, vocab),
-            PolicyChoice::Auto => Policy::named(PolicyName::Block, vocab),
+            PolicyChoice::Named(name) => Some(name),
+            PolicyChoice::Auto => None,
         }
     }
 }
@@ -144,11 +144,27 @@ pub struct TrainOptions {
     pub seed: u64,
     /// Updates between reports.
     pub steps_per_report: usize,
+    /// The memory that the process may take.
+    pub budget: Budget,
+    /// Where values and states wait that don't fit; beside the adapter when `None`.
+    pub spill_folder: Option<PathBuf>,
+    /// Gradients of an update whose norm together is above this are scaled down to it.
+    pub max_grad_norm: Option<f32>,
     /// How kernels run.
     pub run: RunOptions,
 }
 
 impl TrainOptions {
+    /// Vectors of optimizer state for every trainable matrix.
+    pub const fn states(&self) -> usize {
+        self.optimizer.states()
+    }
+
+    /// Whether gradients must wait for all others of the update.
+    pub const fn mode(&self) -> Mode {
+        if self.accumulation > 1 || self.max_grad_norm.is_some() { Mode::Accumulate } else { Mode::TrainAndUpdate }
+    }
+
     /// Checks every number before anything is read.
     ///
     /// # Errors
@@ -162,6 +178,10 @@ impl TrainOptions {
         if let Some(decay) = self.weight_decay.filter(|decay| !(0.0..=1.0).contains(decay)) {
             let fault = "a decay lies between 0 and 1".into();
             return Err(Error::Option { option: "weight-decay", value: decay.to_string(), fault });
+        }
+        if let Some(norm) = self.max_grad_norm.filter(|norm| !(norm.is_finite() && *norm > 0.0)) {
+            let fault = "a norm is a number above 0".into();
+            return Err(Error::Option { option: "max-grad-norm", value: norm.to_string(), fault });
         }
         if let LoraChoice::New(spec) = &self.lora {
             spec.check()?;

@@ -6,13 +6,14 @@ use std::time::Duration;
 use pocketune_formats::peft::Adapter;
 use pocketune_kernels::update::{AdamW, Sgd};
 
-use super::{Batches, LoraChoice, MemoryPlan, Optimizer, Prepared, Rows, TrainOptions, adapter, prepare};
+use super::planning::{Training, closest_folder};
+use super::{Batches, Budget, LoraChoice, Optimizer, Prepared, Rows, TrainOptions, adapter, prepare};
 use crate::backend::{Cpu, Outcome, Rule, Weights};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, LoraSpec, ParamId};
 use crate::memory::{self, Peak, Resident};
 use crate::model::Model;
-use crate::plan::{self, Layout, Machine, Mode, Program, Request};
+use crate::plan::{Machine, MemoryPlan, Mode, Plan, Program};
 use crate::store;
 
 /// What a run is handed by its surroundings.
@@ -41,8 +42,10 @@ pub enum Event<'a> {
     },
     /// The plan stands; the first step comes next.
     Planned {
-        /// What the run will hold.
-        plan: MemoryPlan,
+        /// What the run will hold and how.
+        plan: &'a Plan,
+        /// What it was made for.
+        budget: Budget,
         /// What it runs with.
         machine: Machine,
         /// Trainable numbers.
@@ -96,7 +99,7 @@ pub struct Summary {
     /// Peaks of the process.
     pub peak: Resident,
     /// What was planned.
-    pub plan: MemoryPlan,
+    pub memory: MemoryPlan,
 }
 
 /// Trains an adapter.
@@ -108,8 +111,10 @@ pub fn train(options: &TrainOptions, host: &mut dyn Host) -> Result<Summary> {
     store::check_writable(&options.adapter_path)?;
     let mut peak = Peak::default();
     let model = Model::open(&options.model)?;
-    let scratch_folder = options.adapter_path.ancestors().skip(1).find(|path| path.is_dir()).unwrap_or(Path::new("."));
-    let data = prepare(&model, &options.data, options.max_seq_length, scratch_folder)?;
+    let folder = options.spill_folder.as_deref().unwrap_or_else(|| closest_folder(&options.adapter_path));
+    let data = prepare(&model, &options.data, options.max_seq_length, folder)?;
+    // The vocabulary was read through the mapping; it is not needed any more.
+    model.files.files().iter().for_each(|file| file.release(0, file.bytes().len()));
     memory::trim();
     host.event(Event::Prepared {
         records: data.train.tokens.len(),
@@ -118,15 +123,15 @@ pub fn train(options: &TrainOptions, host: &mut dyn Host) -> Result<Summary> {
         cut: data.train.cut,
         skipped: data.train.skipped,
     });
-    let mut run = Run::new(options, model, data, scratch_folder, peak.look())?;
+    let mut run = Run::new(options, model, data, folder, peak.look())?;
     let machine = run.machine;
-    host.event(Event::Planned { plan: run.plan, machine, trainable: run.graph.trainable() });
+    host.event(Event::Planned { plan: &run.plan, budget: options.budget, machine, trainable: run.graph.trainable() });
     let before = run.validate(0, host)?;
     let (first_loss, last_loss) = run.steps(options, host, &mut peak)?;
     let after = run.validate(options.iters, host)?;
     adapter::save(&run.cpu, &run.graph, &run.lora, &options.model.name(), &options.adapter_path)?;
     host.event(Event::Saved(&options.adapter_path));
-    Ok(Summary { first_loss, last_loss, valid: before.zip(after), peak: peak.look(), plan: run.plan })
+    Ok(Summary { first_loss, last_loss, valid: before.zip(after), peak: peak.look(), memory: run.plan.memory })
 }
 
 /// A run that is set up.
@@ -134,18 +139,15 @@ struct Run {
     machine: Machine,
     graph: Graph,
     lora: LoraSpec,
-    program: Program,
-    evaluate: Option<Program>,
     cpu: Cpu,
     data: Prepared,
     rows: Rows,
-    plan: MemoryPlan,
+    plan: Plan,
     batch_size: usize,
 }
 
 impl Run {
     fn new(options: &TrainOptions, model: Model, data: Prepared, folder: &Path, so_far: Resident) -> Result<Self> {
-        let machine = options.run.machine()?;
         let saved = match &options.lora {
             LoraChoice::New(_) => None,
             LoraChoice::From(folder) => Some((folder, Adapter::open(folder)?)),
@@ -158,27 +160,23 @@ impl Run {
         let graph = model.config.graph(Some(&lora))?;
         let weights = Weights::bind(model.files, &model.config, &graph)?;
         let longest = data.train.tokens.longest().max(data.valid.as_ref().map_or(0, |valid| valid.tokens.longest()));
-        let tokens = longest * options.batch_size;
-        let mode = if options.accumulation > 1 { Mode::Accumulate } else { Mode::TrainAndUpdate };
-        let policy = options.policy.policy(graph.vocab);
-        let types = weights.types();
-        let request = Request { graph: &graph, types: &types, tokens, machine, policy, mode };
-        let program = plan::compile(request);
-        let evaluate = data.valid.is_some().then(|| plan::compile(Request { mode: Mode::Evaluate, ..request }));
-        let layout = Layout::new(&graph, options.optimizer.states(), policy.page_optimizer, longest, mode, 0);
-        let programs: Vec<&Program> = [&program].into_iter().chain(&evaluate).collect();
-        let plan = MemoryPlan::new(&layout, &programs, weights.mapped_bytes(), machine.threads, so_far.total);
-        let mut cpu = Cpu::new(machine, weights, &graph, layout, &programs, folder)?;
+        let mut training = Training::new(options, &model.config, weights.types(), lora.clone(), longest, so_far.total)?;
+        training.validates = data.valid.is_some();
+        let plan = training.choose(options.budget)?;
+        memory::trim();
+        let machine = training.machine;
+        let rows = Rows::with_capacity(options.batch_size, longest);
+        let programs: Vec<&Program> = [&plan.program].into_iter().chain(&plan.validation).collect();
+        let mut cpu = Cpu::new(machine, weights, &graph, plan.layout.clone(), &programs, folder)?;
         match saved {
             Some((folder, saved)) => adapter::load(&mut cpu, &graph, folder, &saved)?,
             None => adapter::initialise(&mut cpu, &graph, options.seed),
         }
-        let rows = Rows::with_capacity(options.batch_size, tokens);
-        Ok(Self { machine, graph, lora, program, evaluate, cpu, data, rows, plan, batch_size: options.batch_size })
+        Ok(Self { machine, graph, lora, cpu, data, rows, plan, batch_size: options.batch_size })
     }
 
     fn validate(&mut self, iter: usize, host: &mut dyn Host) -> Result<Option<Outcome>> {
-        let (Some(program), Some(valid)) = (&self.evaluate, &self.data.valid) else { return Ok(None) };
+        let (Some(program), Some(valid)) = (&self.plan.validation, &self.data.valid) else { return Ok(None) };
         let outcome = super::evaluate::run(&mut self.cpu, program, &valid.tokens, &mut self.rows, self.batch_size)?;
         self.check_loss(outcome, "the validation set")?;
         host.event(Event::Validated { iter, outcome });
@@ -242,30 +240,33 @@ impl Run {
         let file = &self.data.train.tokens;
         let per_pass = options.batch_size as u64;
         let passes = options.accumulation as u64;
-        let targets = if passes == 1 {
-            None
-        } else {
-            let first = *position;
-            let records = (first..first + passes * per_pass).map(|at| batches.record(at));
-            Some(records.map(|record| file.record(record).filter(|&(_, target)| target).count()).sum())
-        };
+        let sums = self.plan.program.mode == Mode::Accumulate;
+        let mut targets = 0;
         if passes > 1 {
+            for at in *position..*position + passes * per_pass {
+                targets += self.rows.targets_of(file, batches.record(at))?;
+            }
+        }
+        if sums {
             self.cpu.clear_grads();
         }
         let (mut total, mut rows) = (Outcome::default(), 0);
         for _ in 0..passes {
             let first = *position;
-            self.rows.fill(file, (first..first + per_pass).map(|at| batches.record(at)));
+            self.rows.fill(file, (first..first + per_pass).map(|at| batches.record(at)))?;
             *position += per_pass;
-            let targets = targets.unwrap_or_else(|| self.rows.targets());
-            let outcome = self.cpu.run(&self.program, self.rows.batch(targets), 0, Some(rule))?;
+            let targets = if passes > 1 { targets } else { self.rows.targets() };
+            let outcome = self.cpu.run(&self.plan.program, self.rows.batch(targets), 0, Some(rule))?;
             total.loss += outcome.loss;
             total.hits += outcome.hits;
             total.targets += outcome.targets;
             rows += self.rows.tokens() as u64;
         }
-        if passes > 1 {
-            self.cpu.apply_grads(rule, 1.0)?;
+        if sums {
+            let limit = options.max_grad_norm.map_or(f64::INFINITY, f64::from);
+            // PyTorch's rule: the norm is never divided by exactly.
+            let scale = (limit / (if limit.is_finite() { self.cpu.grad_norm() } else { 0.0 } + 1e-6)).min(1.0);
+            self.cpu.apply_grads(rule, scale as f32)?;
         }
         Ok((total, rows))
     }

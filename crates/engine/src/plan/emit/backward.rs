@@ -11,7 +11,7 @@ impl Emitter<'_> {
     /// The derivative of one node, if a gradient has reached its output.
     pub(super) fn differentiate(&mut self, at: usize) {
         let node = self.node(at);
-        let Some(g) = node.outputs.first().and_then(|output| self.grads[output.0].take()) else { return };
+        let Some(g) = node.outputs.first().and_then(|&output| self.take_grad(output)) else { return };
         for value in node.derivative_reads(&self.needs) {
             self.materialise(value);
         }
@@ -58,7 +58,7 @@ impl Emitter<'_> {
             let h = node.inputs[1];
             scratch = scratch.max(self.nt_f32(b)).max(self.tn(b));
             let gh = self.value_buffer(h, Kind::Work);
-            self.grads[h.0] = Some(gh);
+            self.set_grad(h, gh);
             LoraUp { b, scale, h: self.at(h), gh, gb: self.grad(b) }
         });
         let scratch = self.scratch(scratch);
@@ -104,16 +104,27 @@ impl Emitter<'_> {
         }
         let Some(buf) = self.grads[value.0] else {
             let buf = self.value_buffer(value, Kind::Work);
-            self.grads[value.0] = Some(buf);
+            self.set_grad(value, buf);
             return Some((buf, false));
         };
-        let sharers = self.grads.iter().filter(|grad| **grad == Some(buf)).count();
-        if sharers > 1 {
+        if self.sharers[buf.0] > 1 {
             let own = self.value_buffer(value, Kind::Work);
             self.instrs.push(Instr::Copy { from: buf, to: own });
-            self.grads[value.0] = Some(own);
+            self.take_grad(value);
+            self.set_grad(value, own);
         }
         self.grads[value.0].map(|buf| (buf, true))
+    }
+
+    pub(super) fn set_grad(&mut self, value: ValueId, buf: Buf) {
+        self.grads[value.0] = Some(buf);
+        self.sharers[buf.0] += 1;
+    }
+
+    pub(super) fn take_grad(&mut self, value: ValueId) -> Option<Buf> {
+        let buf = self.grads[value.0].take()?;
+        self.sharers[buf.0] -= 1;
+        Some(buf)
     }
 
     /// `g` is (part of) the gradient of `value` as it stands.
@@ -122,7 +133,7 @@ impl Emitter<'_> {
             return;
         }
         if self.grads[value.0].is_none() {
-            self.grads[value.0] = Some(g);
+            self.set_grad(value, g);
         } else if let Some((to, _)) = self.target(value) {
             self.instrs.push(Instr::Add { from: g, to });
         }

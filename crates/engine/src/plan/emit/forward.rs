@@ -2,7 +2,7 @@
 
 use pocketune_kernels::attention;
 
-use super::Emitter;
+use super::{Emitter, scratch};
 use crate::graph::{Op, ValueId, WeightId};
 use crate::plan::Mode;
 use crate::plan::program::{Buf, Instr, Kind};
@@ -94,14 +94,12 @@ impl Emitter<'_> {
             let scratch = self.matvec();
             return Instr::Logits { weight, x: self.at(x), out, scratch: self.scratch(scratch) };
         }
-        let mut loss = self.request.policy.loss;
-        loss.rows = loss.rows.clamp(1, self.request.tokens.max(1));
-        loss.vocab = loss.vocab.clamp(1, decl.rows);
-        let work = self.loss_work(weight, loss);
+        let loss = scratch::clamped(self.request, weight, self.request.policy.loss);
+        let work = scratch::loss_work(self.request, weight, loss);
         let work = self.buffer("logits", None, Kind::Loss, work, None);
         let gx = self.needs[x.0].then(|| {
             let gx = self.value_buffer(x, Kind::Work);
-            self.grads[x.0] = Some(gx);
+            self.set_grad(x, gx);
             gx
         });
         Instr::CrossEntropy { weight, loss, x: self.at(x), gx, work }

@@ -1,5 +1,7 @@
 //! The order of blocks: forward with checkpoints, and backward over spans of blocks between two checkpoints.
 
+use std::ops::Range;
+
 use super::Emitter;
 use crate::graph::{Op, Role, Stage, ValueId};
 use crate::plan::policy::Spill;
@@ -43,10 +45,10 @@ impl Emitter<'_> {
         let graph = self.request.graph;
         self.finish_writing();
         let output = self.inputs.get(block + 1).copied();
-        for at in 0..graph.values.len() {
+        for at in self.made(block).chain([self.inputs[block].0]) {
             let value = ValueId(at);
-            let of_block = graph.values[at].block == Some(block) && Some(value) != output && !self.is_last(value);
-            let Some(buf) = self.live[at].filter(|_| of_block || value == self.inputs[block]) else { continue };
+            let stays = Some(value) == output || self.is_last(value);
+            let Some(buf) = self.live[at].filter(|_| !stays) else { continue };
             if !self.kept(value) {
                 self.live[at] = None;
             } else if self.spills() {
@@ -116,10 +118,8 @@ impl Emitter<'_> {
         let input = self.live[self.inputs[block].0];
         self.forward_block(block);
         let output = self.inputs.get(block + 1).copied();
-        for at in 0..self.live.len() {
-            if self.request.graph.values[at].block == Some(block) && Some(ValueId(at)) != output {
-                self.live[at] = None;
-            }
+        for at in self.made(block).filter(|&at| Some(ValueId(at)) != output) {
+            self.live[at] = None;
         }
         self.live[self.inputs[block].0] = if keep { input } else { None };
         if let (true, Some(buf)) = (keep, input) {
@@ -182,29 +182,27 @@ impl Emitter<'_> {
     fn backward_block(&mut self, block: usize) {
         for stage in STAGES.into_iter().rev() {
             let nodes = self.stage(block, stage);
-            self.provide(block, stage, &nodes);
+            self.provide(stage, nodes.clone());
             self.open(stage);
-            for &at in nodes.iter().rev() {
+            for at in nodes.rev() {
                 self.differentiate(at);
             }
             self.close();
         }
-        for at in 0..self.live.len() {
-            if self.request.graph.values[at].block == Some(block) {
-                self.live[at] = None;
-            }
+        for at in self.made(block) {
+            self.live[at] = None;
         }
         self.live[self.inputs[block].0] = None;
     }
 
     /// Computes what the stage's derivatives need from other stages and isn't there.
-    fn provide(&mut self, block: usize, stage: Stage, nodes: &[usize]) {
+    fn provide(&mut self, stage: Stage, nodes: Range<usize>) {
         let mut missing = Vec::new();
-        for &at in nodes {
+        for at in nodes {
             let node = self.node(at);
             if node.outputs.iter().any(|output| self.needs[output.0]) {
                 for value in node.derivative_reads(&self.needs) {
-                    self.find_missing(value, block, stage, &mut missing);
+                    self.find_missing(value, &mut missing);
                 }
             }
         }
@@ -221,8 +219,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// The nodes that must run so that `value` is there, those of `stage` included.
-    fn find_missing(&self, value: ValueId, block: usize, stage: Stage, missing: &mut Vec<usize>) {
+    /// The nodes that must run so that `value` is there.
+    fn find_missing(&self, value: ValueId, missing: &mut Vec<usize>) {
         if self.live[value.0].is_some() {
             return;
         }
@@ -230,7 +228,7 @@ impl Emitter<'_> {
         if !missing.contains(&at) {
             missing.push(at);
             for &input in &self.node(at).inputs {
-                self.find_missing(input, block, stage, missing);
+                self.find_missing(input, missing);
             }
         }
     }

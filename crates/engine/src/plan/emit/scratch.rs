@@ -4,7 +4,7 @@ use pocketune_kernels::{BlockType, matmul};
 
 use super::Emitter;
 use crate::graph::{ParamId, WeightId};
-use crate::plan::{Loss, Mode};
+use crate::plan::{Loss, Mode, Request};
 
 impl Emitter<'_> {
     pub(super) fn matvec(&self) -> usize {
@@ -13,23 +13,12 @@ impl Emitter<'_> {
 
     pub(super) fn nt(&self, weight: WeightId, n: usize) -> usize {
         let rows = self.request.graph.weights[weight.0].rows;
-        let many = self.nt_part(weight, rows, n);
+        let many = nt_part(self.request, weight, rows, n);
         if matches!(self.request.mode, Mode::Generate { .. }) { many.max(self.matvec()) } else { many }
     }
 
-    /// For `rows` of the weight's rows.
-    fn nt_part(&self, weight: WeightId, rows: usize, n: usize) -> usize {
-        let (decl, ty, m) = (&self.request.graph.weights[weight.0], self.request.types[weight.0], self.request.machine);
-        matmul::nt_scratch(ty, rows, decl.cols, n, m.threads, m.isa, m.precision)
-    }
-
     pub(super) fn nn(&self, weight: WeightId, n: usize) -> usize {
-        self.nn_part(weight, self.request.graph.weights[weight.0].rows, n)
-    }
-
-    fn nn_part(&self, weight: WeightId, rows: usize, n: usize) -> usize {
-        let (decl, ty, m) = (&self.request.graph.weights[weight.0], self.request.types[weight.0], self.request.machine);
-        matmul::nn_scratch(ty, rows, decl.cols, n, m.threads, m.isa, m.precision)
+        nn_part(self.request, weight, self.request.graph.weights[weight.0].rows, n)
     }
 
     pub(super) fn nt_f32(&self, param: ParamId) -> usize {
@@ -47,12 +36,29 @@ impl Emitter<'_> {
         let (decl, m) = (self.request.graph.params[param.0], self.request.machine);
         matmul::tn_scratch(self.rows(), decl.rank, decl.cols, m.threads, m.isa, m.precision)
     }
+}
 
-    /// The loss: rows gathered and their gradients, logits of one piece or of all, five numbers a row, and the products' own.
-    pub(super) fn loss_work(&self, weight: WeightId, loss: Loss) -> usize {
-        let decl = &self.request.graph.weights[weight.0];
-        let logits = if loss.retain { decl.rows } else { loss.vocab };
-        let product = self.nt_part(weight, loss.vocab, loss.rows).max(self.nn_part(weight, loss.vocab, loss.rows));
-        loss.rows * (2 * decl.cols + logits + 5) + product
-    }
+/// For `rows` of a weight's rows.
+fn nt_part(request: Request, weight: WeightId, rows: usize, n: usize) -> usize {
+    let (decl, ty, m) = (&request.graph.weights[weight.0], request.types[weight.0], request.machine);
+    matmul::nt_scratch(ty, rows, decl.cols, n, m.threads, m.isa, m.precision)
+}
+
+fn nn_part(request: Request, weight: WeightId, rows: usize, n: usize) -> usize {
+    let (decl, ty, m) = (&request.graph.weights[weight.0], request.types[weight.0], request.machine);
+    matmul::nn_scratch(ty, rows, decl.cols, n, m.threads, m.isa, m.precision)
+}
+
+/// A loss with its pieces no larger than what there is.
+pub(super) fn clamped(request: Request, weight: WeightId, loss: Loss) -> Loss {
+    let vocab = request.graph.weights[weight.0].rows;
+    Loss { rows: loss.rows.clamp(1, request.tokens.max(1)), vocab: loss.vocab.clamp(1, vocab), ..loss }
+}
+
+/// The loss: rows gathered and their gradients, logits of one piece or of all, five numbers a row, and the products' own.
+pub(super) fn loss_work(request: Request, weight: WeightId, loss: Loss) -> usize {
+    let (decl, loss) = (&request.graph.weights[weight.0], clamped(request, weight, loss));
+    let logits = if loss.retain { decl.rows } else { loss.vocab };
+    let product = nt_part(request, weight, loss.vocab, loss.rows).max(nn_part(request, weight, loss.vocab, loss.rows));
+    loss.rows * (2 * decl.cols + logits + 5) + product
 }

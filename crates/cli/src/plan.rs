@@ -1,0 +1,198 @@
+//! `pocketune plan`: what a run would hold and take, without running it.
+
+use pocketune::backend::Weights;
+use pocketune::families::shape;
+use pocketune::model::Model;
+use pocketune::plan::{Mode, Plan, Spill};
+use pocketune::train::{LoraChoice, TrainOptions, Training};
+use pocketune_formats::BlockType;
+use pocketune_formats::peft::Adapter;
+use serde_json::{Value, json};
+
+use crate::args::PlanArgs;
+use crate::memory_bar::{bar, mib};
+use crate::{Failure, say, train};
+
+/// Plans in a table.
+const MOST: usize = 10;
+
+/// Plans and prints.
+pub fn run(args: PlanArgs) -> Result<(), Failure> {
+    let built_in = args.train.model.is_none() && args.shape.is_none();
+    let options = train::options(&args.train, built_in)?;
+    let training = training(&args, &options)?;
+    let budget = options.budget.bytes().map_err(Failure::new)?;
+    let (frontier, smallest) =
+        training.with(|setting, _| (setting.frontier(MOST), setting.smallest())).map_err(Failure::new)?;
+    let limit = budget.unwrap_or(smallest.peak());
+    let chosen = training.with(|setting, _| setting.fastest(limit)).map_err(Failure::new)?;
+    let forward = Training { mode: Mode::Evaluate, states: 0, named: None, ..training.clone() };
+    let report = Report {
+        budget: limit,
+        origin: options.budget.origin(),
+        longest: training.longest(limit).map_err(Failure::new)?,
+        widest: training.widest(limit).map_err(Failure::new)?,
+        forward_only: forward.with(|setting, _| setting.smallest().peak()).map_err(Failure::new)?,
+        chosen,
+        frontier,
+        smallest,
+        training,
+    };
+    say(&if args.json { format!("{:#}\n", report.json()) } else { report.text() });
+    Ok(())
+}
+
+fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Training, Failure> {
+    let lora = match &options.lora {
+        LoraChoice::New(spec) => spec.clone(),
+        LoraChoice::From(folder) => {
+            let adapter = Adapter::open(folder).map_err(Failure::new)?;
+            pocketune::train::adapter::spec(folder, &adapter).map_err(Failure::new)?
+        }
+    };
+    options.check().map_err(Failure::new)?;
+    let (config, types) = match &args.shape {
+        Some(name) => {
+            let config = shape(name).map_err(Failure::new)?;
+            let weights = config.graph(None).map_err(Failure::new)?.weights.len();
+            (config, vec![BlockType::Q4_0; weights])
+        }
+        None => {
+            let model = Model::open(&options.model).map_err(Failure::new)?;
+            let graph = model.config.graph(Some(&lora)).map_err(Failure::new)?;
+            let weights = Weights::bind(model.files, &model.config, &graph).map_err(Failure::new)?;
+            (model.config, weights.types())
+        }
+    };
+    Training::new(options, &config, types, lora, options.max_seq_length, 0).map_err(Failure::new)
+}
+
+struct Report {
+    budget: usize,
+    origin: &'static str,
+    training: Training,
+    frontier: Vec<Plan>,
+    smallest: Plan,
+    chosen: Option<Plan>,
+    longest: usize,
+    widest: usize,
+    forward_only: usize,
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let fastest = self.frontier.first().map_or(0.0, Plan::seconds);
+        let mut text = format!(
+            "Budget {} ({}); batch {} of up to {} tokens, {} threads, {} in {:?}\n\n     {:>11} {:>9} {:>7}  {}\n",
+            mib(self.budget),
+            self.origin,
+            self.training.batch,
+            self.training.length,
+            self.training.machine.threads,
+            self.training.machine.isa.name(),
+            self.training.machine.precision,
+            "peak",
+            "s/step",
+            "extra",
+            "how"
+        );
+        let most = self.frontier.iter().map(Plan::peak).max().unwrap_or(1);
+        for plan in self.frontier.iter().chain([&self.smallest]) {
+            let mark = if self.chosen.as_ref().is_some_and(|chosen| chosen.policy == plan.policy) { ">" } else { " " };
+            let fits = if plan.peak() <= self.budget { " " } else { "x" };
+            text.push_str(&row(&format!("{mark}{fits}"), plan, fastest, most));
+        }
+        text.push('\n');
+        match &self.chosen {
+            Some(chosen) => text.push_str(&row("chosen: ", chosen, fastest, most)),
+            None => text.push_str("chosen: none fits this budget\n"),
+        }
+        text.push_str(&format!(
+            "\nsmallest budget that works   {} ({} bytes)\nlongest record in this budget {} tokens at batch {}\nlargest batch in this budget  {} records of {} tokens\n",
+            mib(self.smallest.peak()),
+            self.smallest.peak(),
+            self.longest,
+            self.training.batch,
+            self.widest,
+            self.training.length
+        ));
+        text.push_str(&format!(
+            "exact backpropagation works from {}; forward passes alone, as zeroth-order methods make them, from {}\n",
+            mib(self.smallest.peak()),
+            mib(self.forward_only)
+        ));
+        text
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "budget_bytes": self.budget,
+            "smallest_peak_bytes": self.smallest.peak(),
+            "longest_sequence": self.longest,
+            "largest_batch": self.widest,
+            "forward_only_bytes": self.forward_only,
+            "chosen": self.chosen.as_ref().map(plan_json),
+            "plans": self.frontier.iter().chain([&self.smallest]).map(plan_json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn row(mark: &str, plan: &Plan, fastest: f64, most: usize) -> String {
+    format!(
+        "{mark}   {:>11} {:>9.3} {:>6.1}%  {} {}\n",
+        mib(plan.peak()),
+        plan.seconds(),
+        100.0 * (plan.seconds() / fastest.max(1e-12) - 1.0),
+        bar(plan.peak(), most, 12),
+        how(plan)
+    )
+}
+
+/// A plan's choices in words.
+pub fn how(plan: &Plan) -> String {
+    let policy = &plan.policy;
+    let mut words = vec![policy.keep.words(plan.program.blocks())];
+    if policy.every[0] > 1 {
+        words.push(format!("every {} blocks (then {})", policy.every[0], policy.every[1]));
+    }
+    match policy.spill {
+        Spill::No => {}
+        Spill::Ahead => words.push(format!("spill {} ahead", mib(plan.spilled()))),
+        Spill::Tight => words.push(format!("spill {}", mib(plan.spilled()))),
+    }
+    if policy.rows < plan.program.tokens {
+        words.push(format!("{} rows at a time", policy.rows));
+    }
+    let loss = policy.loss;
+    words.push(match (loss.rows < plan.program.tokens, loss.retain) {
+        (true, true) => format!("logits of {} rows", loss.rows),
+        (false, true) => "logits of all rows".into(),
+        (true, false) => format!("logits of {} rows by {} words", loss.rows, loss.vocab),
+        (false, false) => format!("logits by {} words", loss.vocab),
+    });
+    words.push(if policy.stream { "weights streamed" } else { "weights resident" }.into());
+    if policy.page_optimizer {
+        words.push("optimizer on disk".into());
+    }
+    words.join(", ")
+}
+
+fn plan_json(plan: &Plan) -> Value {
+    let memory = plan.memory;
+    json!({
+        "peak_bytes": plan.peak(),
+        "step_seconds": plan.seconds(),
+        "how": how(plan),
+        "rows": plan.policy.rows.min(plan.program.tokens),
+        "loss_rows": plan.policy.loss.rows.min(plan.program.tokens),
+        "loss_vocab": plan.policy.loss.vocab,
+        "weights_resident": !plan.policy.stream,
+        "optimizer_on_disk": plan.policy.page_optimizer,
+        "spilled_bytes": plan.spilled(),
+        "flops": plan.time.flops,
+        "memory": {
+            "adapter": memory.adapter, "optimizer": memory.optimizer, "gradients": memory.gradients, "tables": memory.tables,
+            "step": memory.program, "weights": memory.weights, "stacks": memory.stacks, "process": memory.process,
+        },
+    })
+}

@@ -1,0 +1,105 @@
+//! What a run will hold, in bytes, before its first step.
+
+use pocketune_kernels::BlockType;
+use pocketune_kernels::pool::STACK_BYTES;
+
+use super::{Instr, Layout, Program, Span};
+use crate::backend::DISK_STACK_BYTES;
+use crate::graph::{Graph, WeightId};
+
+/// Bytes that the system maps around a page that is touched.
+const FAULT_AROUND: usize = 64 << 10;
+
+/// The bytes of a run by what they are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// The adapter.
+    pub adapter: usize,
+    /// The optimizer's state in memory.
+    pub optimizer: usize,
+    /// Gradient sums, where a step accumulates.
+    pub gradients: usize,
+    /// Norm weights, biases, rotation tables, caches, and the rows of a batch.
+    pub tables: usize,
+    /// Values, gradients, logits and scratch: the program's part of the arena.
+    pub program: usize,
+    /// Mapped weights: all of them, or the most that is mapped at once when they are streamed.
+    pub weights: usize,
+    /// Stacks of the threads beside the first.
+    pub stacks: usize,
+    /// The process before the arena exists, with what it will still load of itself.
+    pub process: usize,
+    /// The highest the process stood while it prepared the data.
+    pub preparation: usize,
+}
+
+/// The process around the arena.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Surroundings {
+    /// What it holds before the arena exists, with what it will still load of itself.
+    pub process: usize,
+    /// The highest it stood so far.
+    pub preparation: usize,
+}
+
+impl MemoryPlan {
+    /// The plan for `layout` and `programs` over the weights of `graph`.
+    pub fn new(
+        graph: &Graph,
+        types: &[BlockType],
+        layout: &Layout,
+        programs: &[&Program],
+        threads: usize,
+        around: Surroundings,
+    ) -> Self {
+        let bytes = |spans: &mut dyn Iterator<Item = &Span>| spans.map(|span| span.len * 4).sum::<usize>();
+        let adapter = bytes(&mut layout.params.iter());
+        let optimizer = bytes(&mut layout.states.iter().flatten());
+        let gradients = bytes(&mut layout.grads.iter());
+        let tokens = programs.iter().map(|program| program.tokens).max().unwrap_or(0);
+        let disk = programs.iter().any(|program| program.spill > 0) || layout.paged_len > 0;
+        Self {
+            adapter,
+            optimizer,
+            gradients,
+            tables: layout.len * 4 - adapter - optimizer - gradients + tokens * 16,
+            program: programs.iter().map(|program| program.len * 4).max().unwrap_or(0),
+            weights: programs.iter().map(|program| weights(graph, types, program)).max().unwrap_or(0),
+            stacks: (threads - 1) * STACK_BYTES + if disk { DISK_STACK_BYTES } else { 0 },
+            process: around.process,
+            preparation: around.preparation,
+        }
+    }
+
+    /// The peak of the whole process.
+    pub fn peak(&self) -> usize {
+        (self.process + self.anonymous() + self.weights).max(self.preparation)
+    }
+
+    /// What the run takes beside what the process has and what is mapped.
+    pub fn anonymous(&self) -> usize {
+        self.adapter + self.optimizer + self.gradients + self.tables + self.program + self.stacks
+    }
+}
+
+/// Bytes of a weight's rows.
+pub(super) fn weight_bytes(graph: &Graph, types: &[BlockType], id: WeightId, rows: usize) -> usize {
+    let decl = &graph.weights[id.0];
+    types[id.0].row_bytes(decl.cols).unwrap_or(0) * rows.min(decl.rows)
+}
+
+/// What is mapped of the weights at most: all of them, or the largest part that an instruction reads before it is released.
+fn weights(graph: &Graph, types: &[BlockType], program: &Program) -> usize {
+    let whole = |id: WeightId| weight_bytes(graph, types, id, usize::MAX);
+    if !program.stream {
+        return (0..graph.weights.len()).map(|id| whole(WeightId(id))).sum();
+    }
+    let parts = program.instrs.iter().filter_map(|instr| {
+        Some(match instr {
+            Instr::CrossEntropy { weight, loss, .. } => weight_bytes(graph, types, *weight, loss.vocab),
+            Instr::Embed { weight, .. } => whole(*weight).min(crate::backend::EMBED_PIECE * FAULT_AROUND),
+            other => whole(other.weight()?),
+        })
+    });
+    parts.max().unwrap_or(0) + 2 * FAULT_AROUND
+}

@@ -1,0 +1,287 @@
+//! The search for the fastest plan that fits: all combinations of what to keep, pieces, and residency, ordered by predicted time and
+//! measured exactly, by laying the program out, until one fits.
+
+use super::emit;
+use super::memory::{MemoryPlan, Surroundings};
+use super::place::{self, Peaks};
+use super::policy::{Keep, Loss, Policy, PolicyName, Roles, Spill};
+use super::time::{Rates, Time, loss_seconds, predict};
+use super::{Instr, Layout, Machine, Mode, Program, Request};
+use crate::graph::{Graph, Role};
+use pocketune_kernels::BlockType;
+
+/// What a plan is for.
+#[derive(Clone, Copy)]
+pub struct Setting<'a> {
+    /// The model with its adapters.
+    pub graph: &'a Graph,
+    /// How its weights are stored.
+    pub types: &'a [BlockType],
+    /// Most tokens of a record.
+    pub length: usize,
+    /// Most records of a batch.
+    pub batch: usize,
+    /// What the kernels run with.
+    pub machine: Machine,
+    /// What the program is for.
+    pub mode: Mode,
+    /// Whether a validation set is measured with the same memory.
+    pub validates: bool,
+    /// Vectors of optimizer state a matrix.
+    pub states: usize,
+    /// A policy that the user insists on; the rest is still searched.
+    pub named: Option<PolicyName>,
+    /// Whether values and states may go to disk.
+    pub may_spill: bool,
+    /// The process around the arena.
+    pub around: Surroundings,
+    /// How fast this machine is.
+    pub rates: Rates,
+}
+
+/// A complete plan.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The choice.
+    pub policy: Policy,
+    /// The program.
+    pub program: Program,
+    /// The program for validation.
+    pub validation: Option<Program>,
+    /// The persistent part of the arena.
+    pub layout: Layout,
+    /// What it holds.
+    pub memory: MemoryPlan,
+    /// How long a step will take.
+    pub time: Time,
+}
+
+impl Plan {
+    /// The peak of the process.
+    pub fn peak(&self) -> usize {
+        self.memory.peak()
+    }
+
+    /// Seconds of a step.
+    pub fn seconds(&self) -> f64 {
+        self.time.seconds(&self.policy)
+    }
+
+    /// Bytes that a step writes to disk.
+    pub fn spilled(&self) -> usize {
+        self.program.spill * 4
+    }
+}
+
+/// Sets of kept roles from roomy to tight.
+const LADDER: [Roles; 5] = [
+    Roles::ALL,
+    // What is cheap is computed again: norms and the gated product.
+    Roles::of(&[
+        Role::BlockInput,
+        Role::Middle,
+        Role::Projected,
+        Role::Attended,
+        Role::AttentionOut,
+        Role::LogSumExp,
+        Role::Ffn,
+        Role::LowRank,
+    ]),
+    PolicyName::Selective.keeps(),
+    // The feed-forward is computed again.
+    Roles::of(&[Role::BlockInput, Role::Middle, Role::Attended, Role::AttentionOut, Role::LogSumExp, Role::LowRank]),
+    PolicyName::Block.keeps(),
+];
+
+/// A candidate with an estimate that never exceeds its exact peak.
+struct Candidate {
+    policy: Policy,
+    least: usize,
+    seconds: f64,
+}
+
+impl<'a> Setting<'a> {
+    fn tokens(&self) -> usize {
+        self.length * self.batch
+    }
+
+    fn request(&self, policy: Policy, mode: Mode) -> Request<'a> {
+        Request { graph: self.graph, types: self.types, tokens: self.tokens(), machine: self.machine, policy, mode }
+    }
+
+    fn layout(&self, policy: Policy) -> Layout {
+        Layout::new(self.graph, self.states, policy.page_optimizer && self.states > 0, self.length, self.mode, 0)
+    }
+
+    /// The exact plan of a policy.
+    pub fn plan(&self, policy: Policy) -> Plan {
+        let program = super::compile(self.request(policy, self.mode));
+        let validation = self.validates.then(|| super::compile(self.request(policy, Mode::Evaluate)));
+        let layout = self.layout(policy);
+        let programs: Vec<&Program> = [&program].into_iter().chain(&validation).collect();
+        let memory = MemoryPlan::new(self.graph, self.types, &layout, &programs, self.machine.threads, self.around);
+        let time = predict(&program, self.graph, self.types, self.rates, self.length);
+        Plan { policy, program, validation, layout, memory, time }
+    }
+
+    /// The fastest plan of at most `budget` bytes.
+    pub fn fastest(&self, budget: usize) -> Option<Plan> {
+        let mut candidates: Vec<Candidate> = self.candidates();
+        candidates.retain(|candidate| candidate.least <= budget);
+        candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.least.cmp(&b.least)));
+        candidates.iter().map(|candidate| self.plan(candidate.policy)).find(|plan| plan.peak() <= budget)
+    }
+
+    /// The plan with the smallest peak.
+    pub fn smallest(&self) -> Plan {
+        let mut candidates = self.candidates();
+        candidates.sort_by_key(|candidate| candidate.least);
+        let mut best: Option<Plan> = None;
+        for candidate in candidates {
+            if best.as_ref().is_some_and(|best| best.peak() <= candidate.least) {
+                break;
+            }
+            let plan = self.plan(candidate.policy);
+            if best.as_ref().is_none_or(|best| plan.peak() < best.peak()) {
+                best = Some(plan);
+            }
+        }
+        best.expect("there are always candidates")
+    }
+
+    /// A plan that is close to the smallest, found at once: everything waits on disk or is computed again, in small pieces.
+    pub fn tightest(&self) -> Plan {
+        let loss = Loss { rows: 64, vocab: 1024, retain: false };
+        let keep = Keep::all(PolicyName::Block.keeps());
+        let page_optimizer = self.may_spill && self.states > 0;
+        let spill = if self.may_spill { Spill::Tight } else { Spill::No };
+        let every = if self.may_spill { [1, 1] } else { [(self.graph.blocks as f64).sqrt().round() as usize, 1] };
+        self.plan(Policy { keep, spill, every, rows: 64, loss, stream: true, page_optimizer })
+    }
+
+    /// Plans from the fastest to the smallest, each faster than all that are smaller; at most `most` of them.
+    pub fn frontier(&self, most: usize) -> Vec<Plan> {
+        let mut candidates = self.candidates();
+        candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.least.cmp(&b.least)));
+        let mut kept: Vec<Candidate> = Vec::new();
+        for candidate in candidates {
+            if kept.last().is_none_or(|last| candidate.least < last.least * 49 / 50) {
+                kept.push(candidate);
+            }
+        }
+        let step = kept.len().div_ceil(most.max(1)).max(1);
+        let last = kept.len().saturating_sub(1);
+        let picked = kept.iter().enumerate().filter(|(at, _)| at % step == 0 || *at == last);
+        picked.map(|(_, candidate)| self.plan(candidate.policy)).collect()
+    }
+
+    fn candidates(&self) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
+        for (keep, spill, every) in self.keeps() {
+            for rows in self.rows() {
+                // Pieces are for when memory is tight: then a block keeps the same everywhere.
+                if rows == usize::MAX || keep.split == 0 {
+                    let loss = WHOLE_LOSS;
+                    let policy = Policy { keep, spill, every, rows, loss, stream: false, page_optimizer: false };
+                    self.variants(policy, &mut candidates);
+                }
+            }
+        }
+        candidates
+    }
+
+    /// What to keep, where, and at which blocks.
+    fn keeps(&self) -> Vec<(Keep, Spill, [usize; 2])> {
+        let blocks = self.graph.blocks;
+        if let Some(name) = self.named {
+            let spills: &[Spill] = if self.may_spill { &[Spill::No, Spill::Ahead, Spill::Tight] } else { &[Spill::No] };
+            return spills.iter().map(|&spill| (Keep::all(name.keeps()), spill, [1, 1])).collect();
+        }
+        if matches!(self.mode, Mode::Evaluate | Mode::Generate { .. }) {
+            return vec![(Keep::all(PolicyName::Block.keeps()), Spill::No, [1, 1])];
+        }
+        let mut keeps: Vec<(Keep, Spill, [usize; 2])> = Vec::new();
+        for (at, &roles) in LADDER.iter().enumerate() {
+            keeps.push((Keep::all(roles), Spill::No, [1, 1]));
+            if let Some(&tighter) = LADDER.get(at + 1) {
+                // The first blocks wait longest, so they keep least.
+                for eighths in 1..8 {
+                    let keep = Keep { first: tighter, rest: roles, split: blocks * eighths / 8 };
+                    keeps.push((keep, Spill::No, [1, 1]));
+                }
+            }
+        }
+        let block = Keep::all(PolicyName::Block.keeps());
+        let root = (blocks as f64).sqrt().round() as usize;
+        let mut spans =
+            vec![[2, 1], [3, 1], [4, 1], [root, 1], [2 * root, 1], [2 * root, root], [blocks, root], [blocks, 1]];
+        spans.retain(|span| span[0] > 1 && span[0] <= blocks && span[1] < span[0]);
+        spans.sort_unstable();
+        spans.dedup();
+        keeps.extend(spans.into_iter().map(|span| (block, Spill::No, span)));
+        if self.may_spill {
+            keeps.push((block, Spill::Ahead, [1, 1]));
+            keeps.push((block, Spill::Tight, [1, 1]));
+            keeps.push((Keep::all(PolicyName::Selective.keeps()), Spill::Ahead, [1, 1]));
+        }
+        keeps
+    }
+
+    /// Rows of a piece; multiples of 32, so that sums over tokens are cut where the widest kernels cut them anyway.
+    fn rows(&self) -> Vec<usize> {
+        let mut rows = vec![usize::MAX];
+        rows.extend([1024, 512, 256, 128, 64, 32].into_iter().filter(|&rows| rows < self.tokens()));
+        rows
+    }
+
+    fn losses(&self) -> Vec<Loss> {
+        let (vocab, tokens) = (self.graph.vocab, self.tokens());
+        let mut losses = vec![WHOLE_LOSS];
+        losses.extend(
+            [1024, 512, 256, 128, 64, 32, 16]
+                .into_iter()
+                .filter(|&rows| rows < tokens)
+                .map(|rows| Loss { rows, ..WHOLE_LOSS }),
+        );
+        for vocab in [16_384, 4_096, 1_024].into_iter().filter(|&piece| piece < vocab) {
+            losses.extend([usize::MAX, 256, 64].map(|rows| Loss { rows, vocab, retain: false }));
+            losses.push(Loss { rows: 64, vocab, retain: true });
+        }
+        losses
+    }
+
+    /// Adds the candidates that differ from `policy` in the loss and in residency. One emission serves all of them: the loss's work
+    /// is alive at one instruction, residency adds up, and so do their times.
+    fn variants(&self, policy: Policy, candidates: &mut Vec<Candidate>) {
+        let mut program = emit::emit(self.request(policy, self.mode));
+        let Peaks { elsewhere, beside_loss } = place::peaks(&mut program);
+        let time = predict(&program, self.graph, self.types, self.rates, self.length);
+        let weight = program.instrs.iter().find_map(|instr| match instr {
+            Instr::CrossEntropy { weight, gx, .. } => Some((*weight, gx.is_some())),
+            _ => None,
+        });
+        for page_optimizer in [false, true].into_iter().filter(|page| !page || (self.states > 0 && self.may_spill)) {
+            let layout = self.layout(Policy { page_optimizer, ..policy });
+            for stream in [false, true] {
+                program.stream = stream;
+                program.len = 0;
+                let mut memory =
+                    MemoryPlan::new(self.graph, self.types, &layout, &[&program], self.machine.threads, self.around);
+                for loss in self.losses() {
+                    let policy = Policy { loss, stream, page_optimizer, ..policy };
+                    let work = emit::loss_work(self.request(policy, self.mode));
+                    memory.program = 4 * elsewhere.max(beside_loss + work);
+                    let loss_time = weight.map_or(0.0, |(weight, trains)| {
+                        loss_seconds(self.graph, weight, loss, self.tokens() as f64, trains, self.rates)
+                    });
+                    let seconds = Time { loss: loss_time, ..time }.seconds(&policy);
+                    let least = memory.peak() - if stream { memory.weights } else { 0 };
+                    candidates.push(Candidate { policy, least, seconds });
+                }
+            }
+        }
+    }
+}
+
+/// All rows and the whole vocabulary at once.
+const WHOLE_LOSS: Loss = Loss { rows: usize::MAX, vocab: usize::MAX, retain: true };

@@ -1,0 +1,148 @@
+//! How long a program will take, from the rates that this machine's kernels and disk reach.
+
+use super::memory::weight_bytes;
+use super::{Instr, Loss, Mode, Policy, Program, Spill};
+use crate::graph::{Graph, ParamId, WeightId};
+use pocketune_kernels::BlockType;
+
+/// Rates of this machine, for all threads together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Flops a second of a large product with a frozen matrix.
+    pub product: f64,
+    /// Flops a second of an adapter's thin products.
+    pub thin: f64,
+    /// Frozen numbers a second that are dequantised for another pass over the same weight.
+    pub dequantise: f64,
+    /// Flops a second of attention.
+    pub attention: f64,
+    /// Bytes a second of a pass over values.
+    pub pass: f64,
+    /// Bytes a second to the spill file.
+    pub write: f64,
+    /// Bytes a second from it.
+    pub read: f64,
+}
+
+impl Rates {
+    /// What a plain laptop core reaches; for plans where nothing was measured.
+    pub const TYPICAL: Rates =
+        Rates { product: 1e11, thin: 4e10, dequantise: 2e9, attention: 3e10, pass: 5e9, write: 4e8, read: 8e8 };
+}
+
+/// The predicted time of a step, by what can be chosen apart from each other; in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Time {
+    /// Computing, but for the loss.
+    pub compute: f64,
+    /// Head and loss.
+    pub loss: f64,
+    /// Mapping weights in again after they were released.
+    pub stream: f64,
+    /// The optimizer's state from and to disk.
+    pub page: f64,
+    /// Values to and from disk.
+    pub disk: f64,
+    /// Flops of all products but the head's.
+    pub flops: f64,
+}
+
+impl Time {
+    /// Seconds of a step under `policy`.
+    pub fn seconds(&self, policy: &Policy) -> f64 {
+        let stream = if policy.stream { self.stream } else { 0.0 };
+        let page = if policy.page_optimizer { self.page } else { 0.0 };
+        let compute = self.compute + self.loss + stream + page;
+        match policy.spill {
+            // What the disk does while the processor computes is not free: it takes memory bandwidth.
+            Spill::Ahead => compute.max(self.disk) + 0.1 * compute.min(self.disk),
+            Spill::No | Spill::Tight => compute + self.disk,
+        }
+    }
+}
+
+/// Predicts a run of `program` on all the tokens it can take, in records of `length`.
+pub fn predict(program: &Program, graph: &Graph, types: &[BlockType], rates: Rates, length: usize) -> Time {
+    let n = program.tokens as f64;
+    let mut time = Time::default();
+    let passes = if program.regions.is_empty() { 1.0 } else { (n / program.rows as f64).ceil() };
+    let matrix = |id: WeightId| graph.weights[id.0].rows as f64 * graph.weights[id.0].cols as f64;
+    let param = |id: ParamId| graph.params[id.0].len() as f64;
+    let mut regions = program.regions.iter().peekable();
+    for (at, instr) in program.instrs.iter().enumerate() {
+        while regions.next_if(|region| region.end <= at).is_some() {}
+        let times = if regions.peek().is_some_and(|region| region.start <= at) { passes } else { 1.0 };
+        // Flops at each rate, numbers dequantised once more, and bytes passed over.
+        let (mut frozen, mut thin, mut attended, mut again, mut bytes) = (0.0, 0.0, 0.0, 0.0, 0.0);
+        match *instr {
+            Instr::Linear { weight, lora, .. } => {
+                frozen = 2.0 * n * matrix(weight);
+                again = (times - 1.0) * matrix(weight);
+                thin = lora.map_or(0.0, |(b, _)| 2.0 * n * param(b));
+            }
+            Instr::LinearBackward { weight, gx, lora, .. } => {
+                if gx.is_some() {
+                    frozen = 2.0 * n * matrix(weight);
+                    again = (times - 1.0) * matrix(weight);
+                }
+                thin = lora.map_or(0.0, |lora| 4.0 * n * param(lora.b));
+            }
+            Instr::LoraDown { a, .. } => thin = 2.0 * n * param(a),
+            Instr::LoraDownBackward { a, gx, .. } => thin = if gx.is_some() { 4.0 } else { 2.0 } * n * param(a),
+            Instr::Attention { heads, .. } | Instr::CachedAttention { heads, .. } => {
+                attended = 4.0 * n * seen(heads.window, length) * (heads.queries * heads.d) as f64;
+            }
+            Instr::AttentionBackward { heads, .. } => {
+                attended = 14.0 * n * seen(heads.window, length) * (heads.queries * heads.d) as f64;
+            }
+            Instr::CrossEntropy { weight, loss, gx, .. } => {
+                time.loss += loss_seconds(graph, weight, loss, n, gx.is_some(), rates);
+            }
+            Instr::Update { param: id, .. } => {
+                bytes = 24.0 * param(id);
+                time.page += 8.0 * param(id) * (1.0 / rates.read + 1.0 / rates.write);
+            }
+            Instr::Spill { from, .. } => time.disk += 4.0 * program.buffers[from.0].len as f64 / rates.write,
+            Instr::Fetch { to, .. } => time.disk += 4.0 * program.buffers[to.0].len as f64 / rates.read,
+            Instr::Spilled { .. } | Instr::Fetched { .. } => {}
+            ref other => {
+                other.buffers(&mut |buf, _| bytes += 4.0 * n * program.buffers[buf.0].cols.unwrap_or(0) as f64);
+            }
+        }
+        time.flops += frozen + thin + attended;
+        time.compute += frozen / rates.product + thin / rates.thin + attended / rates.attention;
+        time.compute += again / rates.dequantise + bytes / rates.pass;
+        if let Some(weight) = instr.weight() {
+            time.stream += times * weight_bytes(graph, types, weight, usize::MAX) as f64 / MAPPING;
+        }
+    }
+    if program.mode == Mode::Accumulate {
+        let trainable = graph.trainable() as f64;
+        time.compute += 24.0 * trainable / rates.pass;
+        time.page += 8.0 * trainable * (1.0 / rates.read + 1.0 / rates.write);
+    }
+    time
+}
+
+/// Bytes a second at which released pages are mapped in again from the system's cache.
+const MAPPING: f64 = 2e10;
+
+/// Seconds of head and loss: two products, or three where logits are computed again; the head is dequantised for every piece of rows.
+pub fn loss_seconds(graph: &Graph, weight: WeightId, loss: Loss, n: f64, trains: bool, rates: Rates) -> f64 {
+    let decl = &graph.weights[weight.0];
+    let numbers = decl.rows as f64 * decl.cols as f64;
+    let products = match (trains, loss.retain) {
+        (false, _) => 1.0,
+        (true, true) => 2.0,
+        (true, false) => 3.0,
+    };
+    let pieces = (n / (loss.rows as f64).min(n)).ceil();
+    products * (2.0 * n * numbers / rates.product + (pieces - 1.0) * numbers / rates.dequantise)
+        + (products + 1.0) * 4.0 * n * decl.rows as f64 / rates.pass
+}
+
+/// Keys that a query of a record of `length` tokens sees on average.
+fn seen(window: Option<usize>, length: usize) -> f64 {
+    let all = (length as f64 + 1.0) / 2.0;
+    window.map_or(all, |window| all.min(window as f64))
+}

@@ -1,0 +1,197 @@
+//! From options to a plan: the setting of a run, the fastest plan inside its budget, and what to say when there is none.
+
+use std::path::Path;
+
+use pocketune_kernels::BlockType;
+
+use super::{Budget, TrainOptions};
+use crate::backend::measure_rates;
+use crate::error::{Error, Result};
+use crate::families::Config;
+use crate::graph::{Graph, Layers, LoraSpec};
+use crate::memory;
+use crate::plan::{Machine, Mode, Plan, PolicyName, Rates, Setting, Surroundings};
+
+/// What the engine's own lists (programs, record bounds, orders) take before a step, beyond what is measured.
+const LISTS: usize = 2 << 20;
+
+/// The process as it stands, with what it will still load of itself.
+pub fn surroundings(so_far: usize) -> Surroundings {
+    Surroundings { process: memory::now().total + memory::binary_to_come() + LISTS, preparation: so_far }
+}
+
+/// Everything that a plan for training depends on beside the budget.
+#[derive(Clone)]
+pub struct Training {
+    /// The model's numbers.
+    pub config: Config,
+    /// How weights are stored, by the graph's order; the last is taken for what is beyond.
+    pub types: Vec<BlockType>,
+    /// The adapters.
+    pub lora: LoraSpec,
+    /// Most tokens of a record.
+    pub length: usize,
+    /// Records of a batch.
+    pub batch: usize,
+    /// What the kernels run with.
+    pub machine: Machine,
+    /// Whether gradients wait for all others.
+    pub mode: Mode,
+    /// Vectors of optimizer state a matrix.
+    pub states: usize,
+    /// Whether a validation set is measured.
+    pub validates: bool,
+    /// A policy that the user insists on.
+    pub named: Option<PolicyName>,
+    /// The process around the arena.
+    pub around: Surroundings,
+    /// How fast this machine is.
+    pub rates: Rates,
+}
+
+impl Training {
+    /// The setting of `options` for a model, with records of up to `length` tokens.
+    pub fn new(
+        options: &TrainOptions,
+        config: &Config,
+        types: Vec<BlockType>,
+        lora: LoraSpec,
+        length: usize,
+        so_far: usize,
+    ) -> Result<Self> {
+        let machine = options.run.machine()?;
+        Ok(Self {
+            config: config.clone(),
+            types,
+            lora,
+            length,
+            batch: options.batch_size,
+            machine,
+            mode: options.mode(),
+            states: options.states(),
+            validates: false,
+            named: options.policy.named(),
+            around: surroundings(so_far),
+            rates: measure_rates(machine),
+        })
+    }
+
+    /// The graph and its setting, handed to `with`.
+    ///
+    /// # Errors
+    /// When the adapters don't fit the model.
+    pub fn with<R>(&self, with: impl FnOnce(&Setting, &Graph) -> R) -> Result<R> {
+        let graph = self.config.graph(Some(&self.lora))?;
+        let setting = Setting {
+            graph: &graph,
+            types: &self.types,
+            length: self.length,
+            batch: self.batch,
+            machine: self.machine,
+            mode: self.mode,
+            validates: self.validates,
+            states: self.states,
+            named: self.named,
+            may_spill: true,
+            around: self.around,
+            rates: self.rates,
+        };
+        Ok(with(&setting, &graph))
+    }
+
+    /// The fastest plan inside the budget.
+    ///
+    /// # Errors
+    /// When there is none: with the smallest budget that would do, and what would make it smaller.
+    pub fn choose(&self, budget: Budget) -> Result<Plan> {
+        let Some(bytes) = budget.bytes()? else { return self.with(|setting, _| setting.smallest()) };
+        if let Some(plan) = self.with(|setting, _| setting.fastest(bytes))? {
+            return Ok(plan);
+        }
+        Err(self.refusal(bytes)?)
+    }
+
+    fn refusal(&self, bytes: usize) -> Result<Error> {
+        let mib = |bytes: usize| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+        let smallest = self.with(|setting, _| setting.smallest().peak())?;
+        let mut text = format!("the smallest plan needs {} ({smallest} bytes)", mib(smallest));
+        let mut changes: Vec<(usize, String)> = Vec::new();
+        for (change, words) in self.changes() {
+            let peak = change.with(|setting, _| setting.smallest().peak())?;
+            if peak < smallest {
+                changes.push((peak, words));
+            }
+        }
+        changes.sort();
+        for (peak, words) in changes.into_iter().take(3) {
+            text.push_str(&format!("; {words} would need {}", mib(peak)));
+        }
+        Ok(Error::Option { option: "memory-budget", value: mib(bytes), fault: text })
+    }
+
+    /// What a user could change, with the words for it.
+    fn changes(&self) -> Vec<(Training, String)> {
+        let mut changes = Vec::new();
+        if self.batch > 1 {
+            changes.push((Training { batch: 1, ..self.clone() }, "--batch-size 1".to_string()));
+        }
+        if self.length >= 64 {
+            let length = self.length / 2;
+            changes.push((Training { length, ..self.clone() }, format!("--max-seq-length {length}")));
+        }
+        if self.lora.rank > 1 {
+            let lora = LoraSpec { rank: self.lora.rank / 2, ..self.lora.clone() };
+            let words = format!("--lora-rank {}", lora.rank);
+            changes.push((Training { lora, ..self.clone() }, words));
+        }
+        if self.lora.layers == Layers::All && self.config.layers > 1 {
+            let last = self.config.layers / 2;
+            let lora = LoraSpec { layers: Layers::Last(last), ..self.lora.clone() };
+            changes.push((Training { lora, ..self.clone() }, format!("--num-layers {last}")));
+        }
+        if self.states > 0 {
+            changes.push((Training { states: 0, ..self.clone() }, "--optimizer sgd".to_string()));
+        }
+        if self.named.is_some() {
+            changes.push((Training { named: None, ..self.clone() }, "--grad-checkpoint auto".to_string()));
+        }
+        changes
+    }
+
+    /// The most tokens a record may have, in this budget.
+    ///
+    /// # Errors
+    /// When the adapters don't fit the model.
+    pub fn longest(&self, budget: usize) -> Result<usize> {
+        self.largest(budget, 1 << 20, |length| Training { length, ..self.clone() })
+    }
+
+    /// The most records a batch may have, in this budget.
+    ///
+    /// # Errors
+    /// When the adapters don't fit the model.
+    pub fn widest(&self, budget: usize) -> Result<usize> {
+        self.largest(budget, 1 << 12, |batch| Training { batch, ..self.clone() })
+    }
+
+    /// The largest number up to `limit` whose smallest plan fits; 0 when none does.
+    fn largest(&self, budget: usize, limit: usize, with: impl Fn(usize) -> Training) -> Result<usize> {
+        let fits = |number: usize| with(number).with(|setting, _| setting.tightest().peak() <= budget);
+        let (mut low, mut high) = (0, 1);
+        while high <= limit && fits(high)? {
+            (low, high) = (high, high * 2);
+        }
+        // To within a sixteenth: enough to choose by.
+        while high - low > 1.max(low / 16) {
+            let middle = low + (high - low) / 2;
+            if fits(middle)? { low = middle } else { high = middle }
+        }
+        Ok(low.min(limit))
+    }
+}
+
+/// Where a run's files without a name go: the closest folder that exists.
+pub fn closest_folder(path: &Path) -> &Path {
+    let folder = path.ancestors().find(|path| path.is_dir());
+    folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
