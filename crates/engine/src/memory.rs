@@ -45,30 +45,6 @@ fn read() -> (Resident, usize) {
     (Resident { total: field(b"VmRSS:"), anon: field(b"RssAnon:") }, field(b"VmHWM:"))
 }
 
-/// Bytes of the program's own file that are mapped and not resident yet: code that a later phase will bring in.
-pub fn binary_to_come() -> usize {
-    let (Ok(binary), Ok(smaps)) = (std::env::current_exe(), std::fs::read_to_string("/proc/self/smaps")) else {
-        return 0;
-    };
-    let binary = binary.to_string_lossy();
-    let (mut inside, mut waiting) = (false, 0_usize);
-    for line in smaps.lines() {
-        let kib = |name: &str| {
-            line.strip_prefix(name).and_then(|rest| rest.trim().trim_end_matches(" kB").trim().parse::<usize>().ok())
-        };
-        if line.split_whitespace().next().is_some_and(|range| range.contains('-')) {
-            inside = line.ends_with(binary.as_ref());
-        } else if inside {
-            if let Some(size) = kib("Size:") {
-                waiting += size;
-            } else if let Some(resident) = kib("Rss:") {
-                waiting = waiting.saturating_sub(resident);
-            }
-        }
-    }
-    waiting * 1024
-}
-
 /// Gives back what freed allocations still hold.
 pub fn trim() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

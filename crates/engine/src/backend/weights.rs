@@ -10,6 +10,9 @@ use crate::error::{Error, Result};
 use crate::families::{Config, Family, gguf_name};
 use crate::graph::{Graph, VectorId, WeightId};
 
+/// Bytes that the system maps around a page that is touched.
+pub const FAULT_AROUND: usize = 64 << 10;
+
 /// A model's files with the places of what a graph needs from them.
 pub struct Weights {
     files: ModelFiles,
@@ -65,14 +68,22 @@ impl Weights {
     /// Lets the pages of a matrix go; the next read brings them back.
     pub fn release(&self, id: WeightId) {
         let place = &self.matrices[id.0];
-        self.files.files()[place.file].release(place.offset, place.bytes);
+        self.release_range(place.file, place.offset, place.bytes);
     }
 
     /// Lets the pages of some rows go.
     pub fn release_rows(&self, id: WeightId, rows: Range<usize>) {
         let place = &self.matrices[id.0];
         let row = place.bytes / place.rows.max(1);
-        self.files.files()[place.file].release(place.offset + rows.start * row, rows.len() * row);
+        self.release_range(place.file, place.offset + rows.start * row, rows.len() * row);
+    }
+
+    /// With what the system mapped around it.
+    fn release_range(&self, file: usize, offset: usize, bytes: usize) {
+        let file = &self.files.files()[file];
+        let start = offset.saturating_sub(FAULT_AROUND);
+        let end = (offset + bytes + FAULT_AROUND).min(file.bytes().len());
+        file.release(start, end - start);
     }
 
     /// Reads a vector into `out`, adding `plus` to every element.
@@ -82,8 +93,8 @@ impl Weights {
     pub fn read_vector(&self, id: VectorId, plus: f32, out: &mut [f32]) -> Result<()> {
         let place = &self.vectors[id.0];
         blocks::dequantize(place.ty, self.bytes(place), out);
-        // It is never read again, and the system mapped its neighbourhood with it.
-        self.files.files()[place.file].release(place.offset, place.bytes);
+        // It is never read again.
+        self.release_range(place.file, place.offset, place.bytes);
         if let Some(at) = out.iter().position(|x| !x.is_finite()) {
             return Err(self.not_finite(place, at, out[at]));
         }

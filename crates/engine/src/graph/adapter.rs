@@ -117,7 +117,8 @@ impl Layers {
                 None => return Ok(()),
                 // Nobody typed it: it comes from an adapter's file.
                 Some(layer) => {
-                    let fault = format!("the adapter changes layer {layer}, and the model has layers 0 to {}", blocks - 1);
+                    let fault =
+                        format!("the adapter changes layer {layer}, and the model has layers 0 to {}", blocks - 1);
                     return Err(Error::System(fault));
                 }
             },

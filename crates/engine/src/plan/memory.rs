@@ -4,11 +4,8 @@ use pocketune_kernels::BlockType;
 use pocketune_kernels::pool::STACK_BYTES;
 
 use super::{Instr, Layout, Program, Span};
-use crate::backend::DISK_STACK_BYTES;
+use crate::backend::{DISK_STACK_BYTES, EMBED_PIECE, FAULT_AROUND};
 use crate::graph::{Graph, WeightId};
-
-/// Bytes that the system maps around a page that is touched.
-const FAULT_AROUND: usize = 64 << 10;
 
 /// The bytes of a run by what they are for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,7 +94,7 @@ fn weights(graph: &Graph, types: &[BlockType], program: &Program) -> usize {
     let parts = program.instrs.iter().filter_map(|instr| {
         Some(match instr {
             Instr::CrossEntropy { weight, loss, .. } => weight_bytes(graph, types, *weight, loss.vocab),
-            Instr::Embed { weight, .. } => whole(*weight).min(crate::backend::EMBED_PIECE * FAULT_AROUND),
+            Instr::Embed { weight, .. } => whole(*weight).min(EMBED_PIECE * FAULT_AROUND),
             other => whole(other.weight()?),
         })
     });

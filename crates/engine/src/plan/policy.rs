@@ -126,6 +126,11 @@ pub struct Loss {
     pub retain: bool,
 }
 
+impl Loss {
+    /// All rows and all logits at once. The head is still read in pieces, which costs nothing and lets its pages go behind.
+    pub const WHOLE: Loss = Loss { rows: usize::MAX, vocab: 16_384, retain: true };
+}
+
 /// Where kept values wait for the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spill {
@@ -165,7 +170,7 @@ impl Policy {
             spill: Spill::No,
             every: [1, 1],
             rows: usize::MAX,
-            loss: Loss { rows: (LOGITS_BYTES / (4 * vocab.max(1))).max(16), vocab: usize::MAX, retain: true },
+            loss: Loss { rows: (LOGITS_BYTES / (4 * vocab.max(1))).max(16), ..Loss::WHOLE },
             stream: false,
             page_optimizer: false,
         }

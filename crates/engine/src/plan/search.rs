@@ -181,7 +181,7 @@ impl<'a> Setting<'a> {
             for rows in self.rows() {
                 // Pieces are for when memory is tight: then a block keeps the same everywhere.
                 if rows == usize::MAX || keep.split == 0 {
-                    let loss = WHOLE_LOSS;
+                    let loss = Loss::WHOLE;
                     let policy = Policy { keep, spill, every, rows, loss, stream: false, page_optimizer: false };
                     self.variants(policy, &mut candidates);
                 }
@@ -236,16 +236,15 @@ impl<'a> Setting<'a> {
 
     fn losses(&self) -> Vec<Loss> {
         let (vocab, tokens) = (self.graph.vocab, self.tokens());
-        let mut losses = vec![WHOLE_LOSS];
+        let mut losses = vec![Loss::WHOLE];
         losses.extend(
             [1024, 512, 256, 128, 64, 32, 16]
                 .into_iter()
                 .filter(|&rows| rows < tokens)
-                .map(|rows| Loss { rows, ..WHOLE_LOSS }),
+                .map(|rows| Loss { rows, ..Loss::WHOLE }),
         );
         for vocab in [16_384, 4_096, 1_024].into_iter().filter(|&piece| piece < vocab) {
             losses.extend([usize::MAX, 256, 64].map(|rows| Loss { rows, vocab, retain: false }));
-            losses.push(Loss { rows: 64, vocab, retain: true });
         }
         losses
     }
@@ -282,6 +281,3 @@ impl<'a> Setting<'a> {
         }
     }
 }
-
-/// All rows and the whole vocabulary at once.
-const WHOLE_LOSS: Loss = Loss { rows: usize::MAX, vocab: usize::MAX, retain: true };

@@ -12,12 +12,13 @@ use crate::graph::{Graph, Layers, LoraSpec};
 use crate::memory;
 use crate::plan::{Machine, Mode, Plan, PolicyName, Rates, Setting, Surroundings};
 
-/// What the engine's own lists (programs, record bounds, orders) take before a step, beyond what is measured.
-const LISTS: usize = 2 << 20;
+/// What the process still takes before the first step, beyond what is measured: the programs, and the code of the step, most of
+/// which has run already when rates were measured.
+const STILL_TO_COME: usize = 2 << 20;
 
 /// The process as it stands, with what it will still load of itself.
 pub fn surroundings(so_far: usize) -> Surroundings {
-    Surroundings { process: memory::now().total + memory::binary_to_come() + LISTS, preparation: so_far }
+    Surroundings { process: memory::now().total + STILL_TO_COME, preparation: so_far }
 }
 
 /// Everything that a plan for training depends on beside the budget.
@@ -60,6 +61,8 @@ impl Training {
         so_far: usize,
     ) -> Result<Self> {
         let machine = options.run.machine()?;
+        let rates = measure_rates(machine);
+        memory::trim();
         Ok(Self {
             config: config.clone(),
             types,
@@ -72,7 +75,7 @@ impl Training {
             validates: false,
             named: options.policy.named(),
             around: surroundings(so_far),
-            rates: measure_rates(machine),
+            rates,
         })
     }
 
