@@ -6,7 +6,7 @@ pub mod builder;
 mod op;
 
 pub use adapter::{Layers, LoraSpec, Module, Target};
-pub use builder::Builder;
+pub use builder::{Builder, Projection};
 pub use op::Op;
 
 /// A value of the graph, by number.

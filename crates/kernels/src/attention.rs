@@ -289,9 +289,9 @@ fn query_gradient_body(
     let (sums, work) = work.split_at_mut(TILE * d);
     let (scores, work) = work.split_at_mut(TILE * TILE);
     let (gp, delta) = work.split_at_mut(TILE * TILE);
-    for i in 0..rows.len() {
+    for (i, delta) in delta[..rows.len()].iter_mut().enumerate() {
         let at = q_at + i * q_width;
-        delta[i] = dot(&read.go[at..][..d], &read.out[at..][..d]);
+        *delta = dot(&read.go[at..][..d], &read.out[at..][..d]);
     }
     sums.fill(0.0);
     for key_tile in key_tiles(segment, &rows, window) {

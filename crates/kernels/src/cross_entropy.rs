@@ -51,7 +51,7 @@ impl State<'_> {
 /// Takes in the logits of entries `first..` of the vocabulary: `piece` holds equally many for each row.
 pub fn take_in(isa: Isa, pool: &Pool, piece: &[f32], first: usize, labels: &[u32], state: &mut State) {
     let Some(len) = piece.len().checked_div(labels.len()) else { return };
-    assert!(first % STRIP == 0 && state.top.len() == labels.len());
+    assert!(first.is_multiple_of(STRIP) && state.top.len() == labels.len());
     let slices = [&mut *state.top, &mut *state.total, &mut *state.label, &mut *state.best].map(|s| Rows::new(s, 1));
     pool.run(labels.len(), &|row, _| {
         let [top, total, label, best] = slices.each_ref().map(|slice| &mut slice.piece(row).0[0]);

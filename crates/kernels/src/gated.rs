@@ -15,7 +15,7 @@ pub enum Act {
 }
 
 /// `sqrt(2/π)`.
-pub const GELU_SCALE: f32 = 0.797_884_56;
+pub const GELU_SCALE: f32 = 0.797_884_6;
 /// The cubic coefficient of the tanh form of GELU.
 pub const GELU_CUBIC: f32 = 0.044_715;
 

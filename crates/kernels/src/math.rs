@@ -57,8 +57,8 @@ pub fn lane_sum(len: usize, f: impl Fn(usize) -> f32) -> f32 {
         }
         at += LANES;
     }
-    for lane in 0..len - whole {
-        lanes[lane] += f(whole + lane);
+    for (at, sum) in (whole..len).zip(&mut lanes) {
+        *sum += f(at);
     }
     fold(lanes)
 }

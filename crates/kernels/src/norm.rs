@@ -14,7 +14,7 @@ fn piece(width: usize) -> usize {
 
 /// `y = x w / sqrt(mean(x²) + eps)` for each row of `w.len()` elements.
 pub fn forward(isa: Isa, pool: &Pool, x: &[f32], w: &[f32], eps: f32, y: &mut [f32]) {
-    assert!(x.len() == y.len() && x.len() % w.len() == 0, "{} {} {}", x.len(), y.len(), w.len());
+    assert!(x.len() == y.len() && x.len().is_multiple_of(w.len()), "{} {} {}", x.len(), y.len(), w.len());
     let y = Rows::new(y, piece(w.len()));
     pool.run(y.pieces(), &|task, _| {
         let (y, range) = y.piece(task);
@@ -25,7 +25,7 @@ pub fn forward(isa: Isa, pool: &Pool, x: &[f32], w: &[f32], eps: f32, y: &mut [f
 /// `gx = rstd (gy w) - x rstd³/c Σ (gy w x)`, added to what `gx` holds when `accumulate`.
 #[allow(clippy::too_many_arguments)]
 pub fn backward(isa: Isa, pool: &Pool, x: &[f32], w: &[f32], eps: f32, gy: &[f32], gx: &mut [f32], accumulate: bool) {
-    assert!(x.len() == gx.len() && gy.len() == gx.len() && x.len() % w.len() == 0);
+    assert!(x.len() == gx.len() && gy.len() == gx.len() && x.len().is_multiple_of(w.len()));
     let gx = Rows::new(gx, piece(w.len()));
     pool.run(gx.pieces(), &|task, _| {
         let (gx, range) = gx.piece(task);

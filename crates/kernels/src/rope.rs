@@ -26,7 +26,11 @@ pub fn rotate(
     pairs: Pairs,
     inverse: bool,
 ) {
-    assert!(x.len() == positions.len() * width && width % d == 0 && d % 2 == 0, "{} {width} {d}", x.len());
+    assert!(
+        x.len() == positions.len() * width && width.is_multiple_of(d) && d.is_multiple_of(2),
+        "{} {width} {d}",
+        x.len()
+    );
     let rows = Rows::new(x, width * 8);
     pool.run(rows.pieces(), &|task, _| {
         let (x, range) = rows.piece(task);

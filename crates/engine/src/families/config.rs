@@ -141,10 +141,10 @@ impl Config {
                 return Err(format!("{what} {number}: it lies between 1 and {limit}"));
             }
         }
-        if self.heads % self.kv_heads != 0 {
+        if !self.heads.is_multiple_of(self.kv_heads) {
             return Err(format!("{} heads can't share {} key/value heads evenly", self.heads, self.kv_heads));
         }
-        if self.head_dim % 2 != 0 {
+        if !self.head_dim.is_multiple_of(2) {
             return Err(format!("head dimension {}: rotary positions need an even one", self.head_dim));
         }
         if self.window == Some(0) {

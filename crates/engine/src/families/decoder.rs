@@ -4,7 +4,7 @@ use pocketune_kernels::attention::Heads;
 use pocketune_kernels::rope::Pairs;
 
 use super::Config;
-use crate::graph::{Builder, Role, RopeId, Target, ValueId};
+use crate::graph::{Builder, Projection, Role, RopeId, Target, ValueId};
 
 /// The rotations of a model: one for layers that see everything, one for windowed layers.
 pub(super) struct RopeTables {
@@ -32,12 +32,15 @@ pub(super) fn attention(
     qk_norm: QkNorm,
     windowed: bool,
 ) -> ValueId {
-    const GROUP: &str = "self_attn";
     let permuted = (c.pairs == Pairs::Interleaved).then_some(c.head_dim);
     let (q_width, kv_width) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
-    let mut q = b.linear(x, GROUP, Target::Q, q_width, c.qkv_bias, Role::Projected, permuted);
-    let mut k = b.linear(x, GROUP, Target::K, kv_width, c.qkv_bias, Role::Projected, permuted);
-    let v = b.linear(x, GROUP, Target::V, kv_width, c.qkv_bias, Role::Attended, None);
+    let projection = |target, rows, role, permuted| {
+        let bias = if target == Target::O { c.o_bias } else { c.qkv_bias };
+        Projection { group: "self_attn", target, rows, bias, role, permuted }
+    };
+    let mut q = b.linear(x, projection(Target::Q, q_width, Role::Projected, permuted));
+    let mut k = b.linear(x, projection(Target::K, kv_width, Role::Projected, permuted));
+    let v = b.linear(x, projection(Target::V, kv_width, Role::Attended, None));
     if let Some((q_norm, k_norm)) = qk_norm {
         q = b.norm(q, q_norm, Role::Attended, c.head_dim, c.norm_eps, c.norm_plus);
         k = b.norm(k, k_norm, Role::Attended, c.head_dim, c.norm_eps, c.norm_plus);
@@ -53,16 +56,17 @@ pub(super) fn attention(
         window: c.window.filter(|_| windowed),
     };
     let out = b.attention(q, k, v, heads);
-    b.linear(out, GROUP, Target::O, c.hidden, c.o_bias, Role::Branch, None)
+    b.linear(out, projection(Target::O, c.hidden, Role::Branch, None))
 }
 
 /// `down(act(gate(x)) up(x))`.
 pub(super) fn feed_forward(b: &mut Builder, c: &Config, x: ValueId) -> ValueId {
-    const GROUP: &str = "mlp";
-    let gate = b.linear(x, GROUP, Target::Gate, c.ffn, c.mlp_bias, Role::Ffn, None);
-    let up = b.linear(x, GROUP, Target::Up, c.ffn, c.mlp_bias, Role::Ffn, None);
+    let projection =
+        |target, rows, role| Projection { group: "mlp", target, rows, bias: c.mlp_bias, role, permuted: None };
+    let gate = b.linear(x, projection(Target::Gate, c.ffn, Role::Ffn));
+    let up = b.linear(x, projection(Target::Up, c.ffn, Role::Ffn));
     let activated = b.gated(gate, up, c.act);
-    b.linear(activated, GROUP, Target::Down, c.hidden, c.mlp_bias, Role::Branch, None)
+    b.linear(activated, projection(Target::Down, c.hidden, Role::Branch))
 }
 
 /// The pre-norm block of llama and its relatives: `x + attention(norm(x))`, then `x + feed_forward(norm(x))`.

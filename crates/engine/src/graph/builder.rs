@@ -9,6 +9,23 @@ use super::{
     VectorDecl, VectorId, WeightDecl, WeightId,
 };
 
+/// A linear of a block.
+#[derive(Clone, Copy, Debug)]
+pub struct Projection {
+    /// The module it belongs to, such as `mlp`.
+    pub group: &'static str,
+    /// Which one it is.
+    pub target: Target,
+    /// Outputs.
+    pub rows: usize,
+    /// Whether it has a bias.
+    pub bias: bool,
+    /// What its output is.
+    pub role: Role,
+    /// Elements of a head, when the file holds its rows in llama.cpp's order.
+    pub permuted: Option<usize>,
+}
+
 /// Builds a [`Graph`] node by node.
 pub struct Builder<'a> {
     graph: Graph,
@@ -102,17 +119,9 @@ impl<'a> Builder<'a> {
         out
     }
 
-    /// A linear of `rows` outputs, with a bias where `bias`, and with an adapter where the specification has one.
-    pub fn linear(
-        &mut self,
-        x: ValueId,
-        group: &'static str,
-        target: Target,
-        rows: usize,
-        bias: bool,
-        role: Role,
-        permuted: Option<usize>,
-    ) -> ValueId {
+    /// A linear, with an adapter where the specification has one.
+    pub fn linear(&mut self, x: ValueId, linear: Projection) -> ValueId {
+        let Projection { group, target, rows, bias, role, permuted } = linear;
         let (path, cols) = (self.name(&format!("{group}.{}", target.name())), self.cols(x));
         let lora = self.adapter(x, &path, target, rows, permuted);
         let weight = self.weight(WeightDecl { name: format!("{path}.weight"), rows, cols });

@@ -227,7 +227,7 @@ impl<'a> Emitter<'a> {
         }
         let Some(block) = self.inputs.iter().position(|&input| input == value) else { return self.saved[value.0] };
         if block < self.first || policy.every[0] > 1 {
-            return block >= self.first && (block - self.first) % policy.every[0] == 0;
+            return block >= self.first && (block - self.first).is_multiple_of(policy.every[0]);
         }
         self.saved[value.0] || self.recomputes(block)
     }

@@ -46,10 +46,8 @@ pub fn spec(folder: &Path, adapter: &Adapter) -> Result<LoraSpec> {
         let layer = pair.module.split_once("layers.").and_then(|(_, rest)| rest.split('.').next()?.parse().ok());
         layers.push(layer.ok_or_else(unknown)?);
     }
-    for list in [&mut layers] {
-        list.sort_unstable();
-        list.dedup();
-    }
+    layers.sort_unstable();
+    layers.dedup();
     targets.sort_unstable();
     targets.dedup();
     Ok(LoraSpec { rank: config.rank, alpha: config.alpha as f32, targets, layers: Layers::Only(layers) })
@@ -142,7 +140,7 @@ pub fn save(cpu: &Cpu, graph: &Graph, spec: &LoraSpec, base_model: &str, folder:
 /// Writes tensor `at`: A as it lies, B transposed and in Hugging Face's row order.
 fn write(cpu: &Cpu, graph: &Graph, at: usize, out: &mut dyn Write) -> std::io::Result<()> {
     let (module, rank, values) = (&graph.modules[at / 2], graph.params[at].rank, cpu.param(ParamId(at)));
-    if at % 2 == 0 {
+    if at.is_multiple_of(2) {
         return out.write_all(bytemuck::cast_slice(values));
     }
     (0..values.len()).try_for_each(|i| out.write_all(&values[transposed(module, rank, i)].to_le_bytes()))
