@@ -4,6 +4,7 @@
 mod emit;
 mod layout;
 mod memory;
+mod picture;
 mod place;
 mod policy;
 mod program;
@@ -12,10 +13,11 @@ mod time;
 
 pub use layout::{Layout, Span};
 pub use memory::{MemoryPlan, Surroundings};
+pub use picture::{Sample, picture};
 pub use policy::{Keep, Loss, Policy, PolicyName, Roles, Spill};
 pub use program::{Access, Buf, Buffer, Grad, Instr, Kind, Program, Region};
 pub use search::{Plan, Setting};
-pub use time::{Rates, Time};
+pub use time::{Moment, Rates, Time};
 
 use pocketune_kernels::matmul::Precision;
 use pocketune_kernels::{BlockType, Isa};

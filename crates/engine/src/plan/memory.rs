@@ -87,16 +87,22 @@ pub(super) fn weight_bytes(graph: &Graph, types: &[BlockType], id: WeightId, row
 
 /// What is mapped of the weights at most: all of them, or the largest part that an instruction reads before it is released.
 fn weights(graph: &Graph, types: &[BlockType], program: &Program) -> usize {
+    if !program.stream {
+        return mapped(graph, types, program, None);
+    }
+    program.instrs.iter().map(|instr| mapped(graph, types, program, Some(instr))).max().unwrap_or(0)
+}
+
+/// What is mapped of the weights while `instr` runs: all of them, or what it reads before that is released.
+pub(super) fn mapped(graph: &Graph, types: &[BlockType], program: &Program, instr: Option<&Instr>) -> usize {
     let whole = |id: WeightId| weight_bytes(graph, types, id, usize::MAX);
     if !program.stream {
         return (0..graph.weights.len()).map(|id| whole(WeightId(id))).sum();
     }
-    let parts = program.instrs.iter().filter_map(|instr| {
-        Some(match instr {
-            Instr::CrossEntropy { weight, loss, .. } => weight_bytes(graph, types, *weight, loss.vocab),
-            Instr::Embed { weight, .. } => whole(*weight).min(EMBED_PIECE * FAULT_AROUND),
-            other => whole(other.weight()?),
-        })
+    let part = instr.map_or(0, |instr| match instr {
+        Instr::CrossEntropy { weight, loss, .. } => weight_bytes(graph, types, *weight, loss.vocab),
+        Instr::Embed { weight, .. } => whole(*weight).min(EMBED_PIECE * FAULT_AROUND),
+        other => other.weight().map_or(0, whole),
     });
-    parts.max().unwrap_or(0) + 2 * FAULT_AROUND
+    part + 2 * FAULT_AROUND
 }

@@ -5,33 +5,41 @@ use super::program::{Instr, Kind, Program};
 /// Floats to which offsets are rounded: a cache line.
 const ALIGN: usize = 16;
 
+/// Instructions are grouped into so many stretches of time; a buffer is looked for in those that its life touches.
+const STRETCHES: usize = 128;
+
 /// Sets every buffer's lifetime and offset and the arena's length.
 ///
 /// Largest first, each at the lowest offset that is free during its lifetime. Blocks are alike and their buffers few in size, so
 /// this comes close to the sum of what is alive at the peak.
 pub fn place(program: &mut Program) {
     lifetimes(program);
+    let stretch = program.instrs.len().div_ceil(STRETCHES).max(1);
+    let mut placed: Vec<Vec<usize>> = vec![Vec::new(); STRETCHES + 1];
     let mut order: Vec<usize> = (0..program.buffers.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(program.buffers[i].len), program.buffers[i].first));
-    let mut placed: Vec<usize> = Vec::new();
+    let mut beside: Vec<(usize, usize)> = Vec::new();
     let mut len = 0;
     for i in order {
         let buffer = &program.buffers[i];
         let size = buffer.len.next_multiple_of(ALIGN);
-        let mut offset = 0;
-        // `placed` is sorted by offset, so one sweep finds the first gap.
-        for &other in &placed {
+        let life = buffer.first / stretch..buffer.last / stretch + 1;
+        beside.clear();
+        for &other in placed[life.clone()].iter().flatten() {
             let other = &program.buffers[other];
-            if other.last < buffer.first || buffer.last < other.first {
-                continue;
+            if other.first <= buffer.last && buffer.first <= other.last {
+                beside.push((other.offset, (other.offset + other.len).next_multiple_of(ALIGN)));
             }
-            if other.offset >= offset + size {
+        }
+        beside.sort_unstable();
+        let mut offset = 0;
+        for &(start, end) in &beside {
+            if start >= offset + size {
                 break;
             }
-            offset = offset.max((other.offset + other.len).next_multiple_of(ALIGN));
+            offset = offset.max(end);
         }
-        let at = placed.partition_point(|&other| program.buffers[other].offset <= offset);
-        placed.insert(at, i);
+        placed[life].iter_mut().for_each(|stretch| stretch.push(i));
         program.buffers[i].offset = offset;
         len = len.max(offset + size);
     }

@@ -1,5 +1,8 @@
 //! A flat program: instructions over buffers of one arena. A buffer has a lifetime and an offset; nothing else is ever allocated.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
 use pocketune_kernels::attention::Heads;
 use pocketune_kernels::gated::Act;
 use pocketune_kernels::rope::Pairs;
@@ -393,32 +396,55 @@ impl Program {
         self.buffers.iter().filter(|buffer| buffer.first <= at && at <= buffer.last).map(|buffer| buffer.len).sum()
     }
 
+    /// Goes through time with the set of buffers alive, ordered by offset: a newcomer may touch neither neighbour.
+    fn check_overlaps(&self) {
+        let mut by_first: Vec<&Buffer> = self.buffers.iter().collect();
+        by_first.sort_by_key(|buffer| buffer.first);
+        let mut alive: BTreeMap<usize, &Buffer> = BTreeMap::new();
+        let mut ends: BinaryHeap<Reverse<(usize, usize)>> = BinaryHeap::new();
+        for new in by_first {
+            assert!(new.first <= new.last && new.offset + new.len <= self.len, "buffer {} lies outside", new.name);
+            while ends.peek().is_some_and(|Reverse((last, _))| *last < new.first) {
+                if let Some(Reverse((_, offset))) = ends.pop() {
+                    alive.remove(&offset);
+                }
+            }
+            let below = alive.range(..=new.offset).next_back();
+            assert!(below.is_none_or(|(_, b)| b.offset + b.len <= new.offset), "{} overlaps what lies below", new.name);
+            let above = alive.range(new.offset..).next();
+            assert!(
+                above.is_none_or(|(_, b)| new.offset + new.len <= b.offset),
+                "{} overlaps what lies above",
+                new.name
+            );
+            alive.insert(new.offset, new);
+            ends.push(Reverse((new.last, new.offset)));
+        }
+    }
+
     /// Verifies what the backend's memory safety rests on: buffers alive together do not overlap, lie inside the arena, and are
     /// written before they are read; no instruction uses one buffer twice if it writes it.
     ///
     /// # Panics
     /// When the planner made a mistake.
     pub fn check(&self) {
-        let mut by_start: Vec<&Buffer> = self.buffers.iter().collect();
-        by_start.sort_by_key(|buffer| buffer.offset);
-        for (i, a) in by_start.iter().enumerate() {
-            assert!(a.first <= a.last && a.offset + a.len <= self.len, "buffer {} lies outside", a.name);
-            for b in by_start[i + 1..].iter().take_while(|b| b.offset < a.offset + a.len) {
-                let together = a.first <= b.last && b.first <= a.last;
-                assert!(!together, "{} and {} overlap", a.name, b.name);
-            }
-        }
+        self.check_overlaps();
         let mut written = vec![false; self.buffers.len()];
+        let mut regions = self.regions.iter().peekable();
+        let mut seen: Vec<(Buf, Access)> = Vec::new();
         for (at, instr) in self.instrs.iter().enumerate() {
-            let mut seen: Vec<(Buf, Access)> = Vec::new();
+            while regions.next_if(|region| region.end <= at).is_some() {}
+            let inside = regions.peek().is_some_and(|region| region.start <= at);
+            seen.clear();
             instr.buffers(&mut |buf, access| {
                 assert!(access == Access::Write || written[buf.0], "instruction {at} reads an unwritten buffer");
+                assert!(inside || !self.buffers[buf.0].local, "instruction {at} uses a piece outside its region");
                 let clash =
                     seen.iter().any(|&(other, a)| other == buf && (a != Access::Read || access != Access::Read));
                 assert!(!clash, "instruction {at} {instr:?} uses a buffer twice");
                 seen.push((buf, access));
             });
-            for (buf, access) in seen {
+            for &(buf, access) in &seen {
                 written[buf.0] |= access != Access::Read;
             }
         }

@@ -5,7 +5,7 @@ use super::emit;
 use super::memory::{MemoryPlan, Surroundings};
 use super::place::{self, Peaks};
 use super::policy::{Keep, Loss, Policy, PolicyName, Roles, Spill};
-use super::time::{Rates, Time, loss_seconds, predict};
+use super::time::{Moment, Rates, Time, loss_seconds, moments, predict};
 use super::{Instr, Layout, Machine, Mode, Program, Request};
 use crate::graph::{Graph, Role};
 use pocketune_kernels::BlockType;
@@ -54,6 +54,8 @@ pub struct Plan {
     pub memory: MemoryPlan,
     /// How long a step will take.
     pub time: Time,
+    /// The step, instruction by instruction.
+    pub moments: Vec<Moment>,
 }
 
 impl Plan {
@@ -121,7 +123,8 @@ impl<'a> Setting<'a> {
         let programs: Vec<&Program> = [&program].into_iter().chain(&validation).collect();
         let memory = MemoryPlan::new(self.graph, self.types, &layout, &programs, self.machine.threads, self.around);
         let time = predict(&program, self.graph, self.types, self.rates, self.length);
-        Plan { policy, program, validation, layout, memory, time }
+        let moments = moments(&program, &policy, self.graph, self.types, self.rates, self.length);
+        Plan { policy, program, validation, layout, memory, time, moments }
     }
 
     /// The fastest plan of at most `budget` bytes.
@@ -147,6 +150,11 @@ impl<'a> Setting<'a> {
             }
         }
         best.expect("there are always candidates")
+    }
+
+    /// Every policy that the search considers.
+    pub fn policies(&self) -> Vec<Policy> {
+        self.candidates().into_iter().map(|candidate| candidate.policy).collect()
     }
 
     /// A plan that is close to the smallest, found at once: everything waits on disk or is computed again, in small pieces.

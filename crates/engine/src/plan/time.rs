@@ -1,6 +1,6 @@
 //! How long a program will take, from the rates that this machine's kernels and disk reach.
 
-use super::memory::weight_bytes;
+use super::memory::{mapped, weight_bytes};
 use super::{Instr, Loss, Mode, Policy, Program, Spill};
 use crate::graph::{Graph, ParamId, WeightId};
 use pocketune_kernels::BlockType;
@@ -63,15 +63,86 @@ impl Time {
 
 /// Predicts a run of `program` on all the tokens it can take, in records of `length`.
 pub fn predict(program: &Program, graph: &Graph, types: &[BlockType], rates: Rates, length: usize) -> Time {
-    let n = program.tokens as f64;
     let mut time = Time::default();
-    let passes = if program.regions.is_empty() { 1.0 } else { (n / program.rows as f64).ceil() };
-    let matrix = |id: WeightId| graph.weights[id.0].rows as f64 * graph.weights[id.0].cols as f64;
-    let param = |id: ParamId| graph.params[id.0].len() as f64;
-    let mut regions = program.regions.iter().peekable();
-    for (at, instr) in program.instrs.iter().enumerate() {
-        while regions.next_if(|region| region.end <= at).is_some() {}
-        let times = if regions.peek().is_some_and(|region| region.start <= at) { passes } else { 1.0 };
+    let clock = Clock { program, graph, types, rates, length };
+    clock.walk(|at, times| clock.add(&program.instrs[at], times, &mut time));
+    clock.add_applying(&mut time);
+    time
+}
+
+/// One instruction of a step as the memory picture shows it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moment {
+    /// Seconds it takes; what the disk does meanwhile is left out.
+    pub seconds: f64,
+    /// Bytes of weights that are mapped while it runs.
+    pub weights: usize,
+}
+
+/// The moments of a step, one an instruction, and a last one where gradient sums are applied at the end.
+pub fn moments(
+    program: &Program,
+    policy: &Policy,
+    graph: &Graph,
+    types: &[BlockType],
+    rates: Rates,
+    length: usize,
+) -> Vec<Moment> {
+    let clock = Clock { program, graph, types, rates, length };
+    let none = mapped(graph, types, program, None);
+    let mut moments = Vec::with_capacity(program.instrs.len() + 1);
+    clock.walk(|at, times| {
+        let instr = &program.instrs[at];
+        moments.push(Moment {
+            seconds: clock.seconds_of(instr, times, policy),
+            weights: mapped(graph, types, program, Some(instr)),
+        });
+    });
+    if program.mode == Mode::Accumulate {
+        let mut time = Time::default();
+        clock.add_applying(&mut time);
+        moments.push(Moment { seconds: time.seconds(policy), weights: none });
+    }
+    moments
+}
+
+/// What the time of an instruction depends on.
+struct Clock<'a> {
+    program: &'a Program,
+    graph: &'a Graph,
+    types: &'a [BlockType],
+    rates: Rates,
+    length: usize,
+}
+
+impl Clock<'_> {
+    /// Calls `see` with every instruction's number and how many times it runs.
+    fn walk(&self, mut see: impl FnMut(usize, f64)) {
+        let Program { regions, instrs, tokens, rows, .. } = self.program;
+        let passes = if regions.is_empty() { 1.0 } else { (*tokens as f64 / *rows as f64).ceil() };
+        let mut regions = regions.iter().peekable();
+        for at in 0..instrs.len() {
+            while regions.next_if(|region| region.end <= at).is_some() {}
+            see(at, if regions.peek().is_some_and(|region| region.start <= at) { passes } else { 1.0 });
+        }
+    }
+
+    /// Seconds of one instruction that runs `times` times. A spill file that is written ahead is waited for by nobody.
+    fn seconds_of(&self, instr: &Instr, times: f64, policy: &Policy) -> f64 {
+        let mut time = Time::default();
+        self.add(instr, times, &mut time);
+        if policy.spill == Spill::Ahead {
+            time.disk = 0.0;
+        }
+        time.seconds(policy)
+    }
+
+    /// Adds one instruction that runs `times` times.
+    fn add(&self, instr: &Instr, times: f64, time: &mut Time) {
+        let Clock { program, graph, types, rates, length } = *self;
+        let n = program.tokens as f64;
+        let matrix = |id: WeightId| graph.weights[id.0].rows as f64 * graph.weights[id.0].cols as f64;
+        let param = |id: ParamId| graph.params[id.0].len() as f64;
         // Flops at each rate, numbers dequantised once more, and bytes passed over.
         let (mut frozen, mut thin, mut attended, mut again, mut bytes) = (0.0, 0.0, 0.0, 0.0, 0.0);
         match *instr {
@@ -116,12 +187,15 @@ pub fn predict(program: &Program, graph: &Graph, types: &[BlockType], rates: Rat
             time.stream += times * weight_bytes(graph, types, weight, usize::MAX) as f64 / MAPPING;
         }
     }
-    if program.mode == Mode::Accumulate {
-        let trainable = graph.trainable() as f64;
-        time.compute += 24.0 * trainable / rates.pass;
-        time.page += 8.0 * trainable * (1.0 / rates.read + 1.0 / rates.write);
+
+    /// Adds applying the gradient sums, where a step has them.
+    fn add_applying(&self, time: &mut Time) {
+        if self.program.mode == Mode::Accumulate {
+            let (trainable, rates) = (self.graph.trainable() as f64, self.rates);
+            time.compute += 24.0 * trainable / rates.pass;
+            time.page += 8.0 * trainable * (1.0 / rates.read + 1.0 / rates.write);
+        }
     }
-    time
 }
 
 /// Bytes a second at which released pages are mapped in again from the system's cache.
