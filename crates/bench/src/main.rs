@@ -1,0 +1,91 @@
+//! `pocketune-bench`: writes models of real shapes with random weights, data for them, and measures `pocketune` as its users run
+//! it, from outside. It trains nothing itself, and it refuses to take the engine's own word for what a run holds.
+
+mod failure;
+mod gguf;
+mod memory;
+mod metadata;
+mod tokenizer;
+mod weights;
+mod write_data;
+mod write_model;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use pocketune::families::shape;
+use pocketune::store::FolderWriter;
+
+use failure::{Failure, Result};
+use weights::WeightType;
+
+/// Write models of real shapes with random weights, and measure pocketune on them.
+#[derive(Parser)]
+#[command(name = "pocketune-bench", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Write a GGUF file of a real shape with random weights and a byte-level tokenizer.
+    WriteModel {
+        /// The shape, such as qwen2.5-0.5b.
+        #[arg(long)]
+        shape: String,
+        /// How matrices are stored; those whose rows are no whole number of blocks are stored as q4_0.
+        #[arg(long = "type", value_enum, default_value_t = WeightType::Q4_0)]
+        ty: WeightType,
+        /// The file.
+        #[arg(long, short, value_name = "FILE.gguf")]
+        output: PathBuf,
+    },
+    /// Write text records with an exact number of tokens.
+    WriteData {
+        /// Tokens in a record, the end left out.
+        #[arg(long, value_parser = clap::value_parser!(u32).range(2..=1 << 24))]
+        tokens_per_record: u32,
+        /// Records.
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+        records: u32,
+        /// The file.
+        #[arg(long, short, value_name = "FILE.jsonl")]
+        output: PathBuf,
+    },
+    /// Train each shape with the smallest plan, and print what the process held beside what others published.
+    Memory(memory::Options),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::WriteModel { shape: name, ty, output } => {
+            shape(&name).map_err(Into::into).and_then(|config| write_model::write(&config, &name, ty, &output))
+        }
+        Command::WriteData { tokens_per_record, records, output } => {
+            write_data::write(tokens_per_record as usize, records as usize, &output)
+        }
+        Command::Memory(options) => memory::run(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Standard error may be closed; there is nobody left to tell then.
+            let _ = writeln!(std::io::stderr(), "error: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Writes a file that appears under its name whole or not at all.
+fn write_whole(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        return Err(Failure::io(path, std::io::ErrorKind::InvalidFilename.into()));
+    };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut writer = FolderWriter::open(folder)?;
+    writer.file(name, fill)?;
+    Ok(writer.commit()?)
+}
