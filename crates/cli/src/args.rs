@@ -105,12 +105,12 @@ pub struct TrainArgs {
     /// Updates between reports.
     #[arg(long, default_value_t = 10)]
     pub steps_per_report: usize,
-    /// Memory for the whole process: 512MiB, 1.5GB, 50%, or min [default: what is available now, less a tenth].
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub memory_budget: Option<String>,
     /// Where values and states wait that don't fit [default: beside the adapter].
     #[arg(long, value_name = "DIR")]
     pub spill_dir: Option<PathBuf>,
+    /// Write what the run held as JSON lines, and FILE.svg with one step as planned and as measured.
+    #[arg(long, value_name = "FILE")]
+    pub memory_trace: Option<PathBuf>,
     /// Scale an update's gradients down to this norm; they wait for each other then.
     #[arg(long, allow_negative_numbers = true)]
     pub max_grad_norm: Option<f32>,
@@ -123,6 +123,9 @@ pub struct PlanArgs {
     /// A model by name, such as qwen2.5-0.5b, without its file (weights taken as 4-bit).
     #[arg(long, conflicts_with = "model")]
     pub shape: Option<String>,
+    /// Draw the chosen plan's memory over one step, or the smallest plan's where none fits.
+    #[arg(long, value_name = "FILE.svg")]
+    pub picture: Option<PathBuf>,
     /// Print the plans as JSON.
     #[arg(long)]
     pub json: bool,
@@ -138,6 +141,9 @@ pub struct RunArgs {
     /// Threads [default: as many as the process may use].
     #[arg(long)]
     pub threads: Option<usize>,
+    /// Memory for the whole process: 512MiB, 1.5GB, 50%, or min [default: what is available now, less a tenth].
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub memory_budget: Option<String>,
 }
 
 #[derive(Args)]
@@ -229,6 +235,12 @@ pub enum PrecisionArg {
 }
 
 impl RunArgs {
+    /// The memory that the process may take.
+    pub fn budget(&self) -> Result<pocketune::train::Budget, crate::Failure> {
+        use pocketune::train::Budget;
+        self.memory_budget.as_deref().map_or(Ok(Budget::Available), Budget::parse).map_err(crate::Failure::new)
+    }
+
     /// As the engine takes it.
     pub fn options(&self) -> pocketune::train::RunOptions {
         use pocketune::train::PrecisionChoice;

@@ -15,6 +15,7 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
         data: DataSource::Path(args.data),
         batch_size: args.batch_size,
         max_seq_length: args.max_seq_length,
+        budget: args.run.budget()?,
         run: args.run.options(),
     };
     let outcome = evaluate(&options).map_err(Failure::new)?;

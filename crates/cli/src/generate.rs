@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use pocketune::model::{Model, Source};
-use pocketune::train::{GenerateOptions, Generator, RunOptions, Sampling};
+use pocketune::train::{Budget, GenerateOptions, Generator, RunOptions, Sampling};
 use serde_json::json;
 
 use crate::args::GenerateArgs;
@@ -22,6 +22,7 @@ pub fn run(args: GenerateArgs) -> Result<(), Failure> {
         chat: args.chat,
         max_tokens: args.max_tokens,
         sampling,
+        budget: args.run.budget()?,
         run: args.run.options(),
     };
     request.stream(&mut |piece| say(piece))?;
@@ -37,6 +38,7 @@ pub struct Request {
     pub chat: bool,
     pub max_tokens: usize,
     pub sampling: Sampling,
+    pub budget: Budget,
     pub run: RunOptions,
 }
 
@@ -67,8 +69,13 @@ impl Request {
         }
         model.check_tokens(&prompt).map_err(|fault| Failure(format!("--prompt: {fault}")))?;
         drop(model);
-        let options =
-            GenerateOptions { model: self.model, adapter: self.adapter, sampling: self.sampling, run: self.run };
+        let options = GenerateOptions {
+            model: self.model,
+            adapter: self.adapter,
+            sampling: self.sampling,
+            budget: self.budget,
+            run: self.run,
+        };
         let mut generator = Generator::new(&options, prompt.len() + self.max_tokens.max(1)).map_err(Failure::new)?;
         let mut decoder = tokenizer.decoder(true);
         let (mut left, mut piece) = (self.max_tokens, String::new());

@@ -8,6 +8,7 @@ mod generate;
 mod memory_bar;
 mod plan;
 mod pull;
+mod trace;
 mod train;
 
 use std::io::Write;

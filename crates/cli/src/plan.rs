@@ -3,8 +3,9 @@
 use pocketune::backend::Weights;
 use pocketune::families::shape;
 use pocketune::model::Model;
-use pocketune::plan::{Mode, Plan, Spill};
-use pocketune::train::{LoraChoice, TrainOptions, Training};
+use pocketune::plan::{Mode, Plan, Spill, picture};
+use pocketune::store;
+use pocketune::train::{LoraChoice, Task, TrainOptions};
 use pocketune_formats::BlockType;
 use pocketune_formats::peft::Adapter;
 use serde_json::{Value, json};
@@ -20,13 +21,17 @@ const MOST: usize = 10;
 pub fn run(args: PlanArgs) -> Result<(), Failure> {
     let built_in = args.train.model.is_none() && args.shape.is_none();
     let options = train::options(&args.train, built_in)?;
+    if args.train.memory_trace.is_some() {
+        return Err(Failure("--memory-trace: a plan runs nothing; --picture draws it".into()));
+    }
+    args.picture.as_deref().map_or(Ok(()), store::check_file).map_err(Failure::new)?;
     let training = training(&args, &options)?;
     let budget = options.budget.bytes().map_err(Failure::new)?;
     let (frontier, smallest) =
         training.with(|setting, _| (setting.frontier(MOST), setting.smallest())).map_err(Failure::new)?;
     let limit = budget.unwrap_or(smallest.peak());
     let chosen = training.with(|setting, _| setting.fastest(limit)).map_err(Failure::new)?;
-    let forward = Training { mode: Mode::Evaluate, states: 0, named: None, ..training.clone() };
+    let forward = Task { mode: Mode::Evaluate, states: 0, named: None, ..training.clone() };
     let report = Report {
         budget: limit,
         origin: options.budget.origin(),
@@ -38,11 +43,15 @@ pub fn run(args: PlanArgs) -> Result<(), Failure> {
         smallest,
         training,
     };
+    if let Some(path) = &args.picture {
+        let drawing = picture(report.chosen.as_ref().unwrap_or(&report.smallest), budget, None);
+        store::write_file(path, drawing.as_bytes()).map_err(Failure::new)?;
+    }
     say(&if args.json { format!("{:#}\n", report.json()) } else { report.text() });
     Ok(())
 }
 
-fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Training, Failure> {
+fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
     let lora = match &options.lora {
         LoraChoice::New(spec) => spec.clone(),
         LoraChoice::From(folder) => {
@@ -64,13 +73,13 @@ fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Training, Failure
             (model.config, weights.types())
         }
     };
-    Training::new(options, &config, types, lora, options.max_seq_length, 0).map_err(Failure::new)
+    Task::training(options, &config, types, lora, options.max_seq_length, 0).map_err(Failure::new)
 }
 
 struct Report {
     budget: usize,
     origin: &'static str,
-    training: Training,
+    training: Task,
     frontier: Vec<Plan>,
     smallest: Plan,
     chosen: Option<Plan>,

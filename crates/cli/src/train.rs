@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::args::{CheckpointArg, LogArg, OptimizerArg, SchedulerArg, TrainArgs};
 use crate::memory_bar::{bar, mib};
+use crate::trace::Trace;
 use crate::{Failure, demo, generate, note, say};
 
 /// Trains; without a model, the built-in one, with a sample before and after.
@@ -29,8 +30,13 @@ pub fn run(args: Box<TrainArgs>) -> Result<(), Failure> {
     let log = args.log_format;
     let options = options(&args, built_in)?;
     let before = if built_in { Some(sample(&options, false)?) } else { None };
-    let mut printer = Printer { start: Instant::now(), log };
+    let trace = args.memory_trace.as_deref().map(Trace::start).transpose()?;
+    let mut printer = Printer { start: Instant::now(), log, trace, budget: None };
     let summary = train(&options, &mut printer).map_err(Failure::new)?;
+    if let Some(trace) = printer.trace.take() {
+        let path = trace.finish(&summary.plan, printer.budget)?;
+        note(&format!("Drew one step as planned and as measured to {}", path.display()));
+    }
     if log == LogArg::Text {
         say(&closing(&options, &summary, printer.start.elapsed()));
         if let Some(before) = before {
@@ -88,7 +94,7 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         shuffle: !args.no_shuffle,
         seed: args.seed,
         steps_per_report: args.steps_per_report,
-        budget: args.memory_budget.as_deref().map_or(Ok(Budget::Available), Budget::parse).map_err(Failure::new)?,
+        budget: args.run.budget()?,
         spill_folder: args.spill_dir.clone(),
         max_grad_norm: args.max_grad_norm,
         run: args.run.options(),
@@ -105,6 +111,7 @@ fn sample(options: &TrainOptions, adapted: bool) -> Result<String, Failure> {
         chat: false,
         max_tokens: 24,
         sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
+        budget: options.budget,
         run: options.run,
     };
     request.stream(&mut |piece| text.push_str(piece))?;
@@ -114,6 +121,9 @@ fn sample(options: &TrainOptions, adapted: bool) -> Result<String, Failure> {
 struct Printer {
     start: Instant,
     log: LogArg,
+    trace: Option<Trace>,
+    /// What the plan was made for.
+    budget: Option<usize>,
 }
 
 impl Host for Printer {
@@ -122,7 +132,15 @@ impl Host for Printer {
     }
 
     fn event(&mut self, event: Event) {
+        if let Some(trace) = &self.trace {
+            match event {
+                Event::Step { iter } => trace.step(iter),
+                Event::Report(report) if report.iter == report.iters => trace.end(),
+                _ => {}
+            }
+        }
         match (event, self.log) {
+            (Event::Step { .. }, _) => {}
             (Event::Report(report), LogArg::Jsonl) => say(&json_line(&report)),
             (Event::Report(report), LogArg::Text) => say(&text_line(&report)),
             (Event::Prepared { records, tokens, longest, cut, skipped }, _) => {
@@ -135,7 +153,8 @@ impl Host for Printer {
                 }
             }
             (Event::Planned { plan, budget, machine, trainable }, _) => {
-                note(&planned(plan, budget, machine, trainable))
+                self.budget = budget.bytes().unwrap_or(None);
+                note(&planned(plan, budget, machine, trainable));
             }
             (Event::Validated { iter, outcome }, _) => {
                 note(&format!("Iter {iter}: Val loss {:.3}", mean_loss(outcome)));
@@ -213,10 +232,10 @@ fn closing(options: &TrainOptions, summary: &Summary, took: Duration) -> String 
         "\nTrained {} updates in {:.1} s.\n  memory  planned {}, measured {} ({} of its own)\n          {}\n",
         options.iters,
         took.as_secs_f64(),
-        mib(summary.memory.peak()),
+        mib(summary.plan.peak()),
         mib(summary.peak.total),
         mib(summary.peak.anon),
-        bar(summary.peak.total, summary.memory.peak(), 40)
+        bar(summary.peak.total, summary.plan.peak(), 40)
     );
     match summary.valid {
         Some((before, after)) => {

@@ -1,9 +1,11 @@
 //! Every write of the program. A file appears under its final name whole or not at all.
 
 mod atomic;
+mod file;
 mod spill;
 mod tokens;
 
 pub use atomic::{FolderWriter, check_writable};
+pub use file::{check_file, write_file};
 pub use spill::spill_file;
 pub use tokens::{TokenFile, TokenWriter, token};

@@ -18,6 +18,6 @@ pub use data::{DataSource, Dataset, Prepared, prepare};
 pub use evaluate::{EvalOptions, evaluate};
 pub use generate::{GenerateOptions, Generator, Sampling};
 pub use options::{LoraChoice, Optimizer, PolicyChoice, PrecisionChoice, RunOptions, TrainOptions};
-pub use planning::{Training, surroundings};
+pub use planning::Task;
 pub use run::{Event, Host, Report, Summary, train};
 pub use schedule::{Decay, Schedule};

@@ -6,17 +6,17 @@ use std::time::Instant;
 use pocketune::families::{Config, shape};
 use pocketune::graph::{Layers, LoraSpec, Target};
 use pocketune::plan::{Machine, Mode, PolicyName, Rates, Surroundings};
-use pocketune::train::{Budget, Training};
+use pocketune::train::{Budget, Task};
 use pocketune_kernels::matmul::Precision;
 use pocketune_kernels::{BlockType, Isa};
 use proptest::prelude::*;
 
-fn training(config: Config, length: usize, batch: usize, ty: BlockType) -> Training {
+fn training(config: Config, length: usize, batch: usize, ty: BlockType) -> Task {
     let types = vec![ty; config.graph(None).unwrap().weights.len()];
-    Training {
+    Task {
         config,
         types,
-        lora: LoraSpec { rank: 8, alpha: 16.0, targets: Target::ALL.to_vec(), layers: Layers::All },
+        lora: Some(LoraSpec { rank: 8, alpha: 16.0, targets: Target::ALL.to_vec(), layers: Layers::All }),
         length,
         batch,
         machine: Machine { threads: 2, isa: Isa::Scalar, precision: Precision::F32 },
@@ -96,7 +96,7 @@ fn longer_records_and_wider_batches_need_more_until_they_no_longer_fit() {
     let (longest, widest) = (training.longest(budget).unwrap(), training.widest(budget).unwrap());
     assert!(longest > 64 && widest > 1, "{longest} {widest}");
     let peak = |length, batch| {
-        Training { length, batch, ..training.clone() }.with(|setting, _| setting.tightest().peak()).unwrap()
+        Task { length, batch, ..training.clone() }.with(|setting, _| setting.tightest().peak()).unwrap()
     };
     assert!(peak(longest, 1) <= budget && peak(longest * 9 / 8 + 1, 1) > budget);
     assert!(peak(64, widest) <= budget && peak(64, widest + widest / 8 + 1) > budget);

@@ -37,6 +37,8 @@ pub struct Setting<'a> {
     pub around: Surroundings,
     /// How fast this machine is.
     pub rates: Rates,
+    /// Floats of keys, and of values, that a block's cache holds a token, where text is generated.
+    pub kv_width: usize,
 }
 
 /// A complete plan.
@@ -112,7 +114,9 @@ impl<'a> Setting<'a> {
     }
 
     fn layout(&self, policy: Policy) -> Layout {
-        Layout::new(self.graph, self.states, policy.page_optimizer && self.states > 0, self.length, self.mode, 0)
+        let positions = if let Mode::Generate { context } = self.mode { context } else { self.length };
+        let page = policy.page_optimizer && self.states > 0;
+        Layout::new(self.graph, self.states, page, positions, self.mode, self.kv_width)
     }
 
     /// The exact plan of a policy.

@@ -89,19 +89,19 @@ pub fn moments(
     length: usize,
 ) -> Vec<Moment> {
     let clock = Clock { program, graph, types, rates, length };
-    let none = mapped(graph, types, program, None);
+    let always = mapped(graph, types, program, None);
     let mut moments = Vec::with_capacity(program.instrs.len() + 1);
     clock.walk(|at, times| {
         let instr = &program.instrs[at];
         moments.push(Moment {
             seconds: clock.seconds_of(instr, times, policy),
-            weights: mapped(graph, types, program, Some(instr)),
+            weights: if program.stream { mapped(graph, types, program, Some(instr)) } else { always },
         });
     });
     if program.mode == Mode::Accumulate {
         let mut time = Time::default();
         clock.add_applying(&mut time);
-        moments.push(Moment { seconds: time.seconds(policy), weights: none });
+        moments.push(Moment { seconds: time.seconds(policy), weights: always });
     }
     moments
 }

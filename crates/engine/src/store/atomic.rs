@@ -86,7 +86,7 @@ impl Drop for FolderWriter {
 }
 
 /// A new file that only its owner reads: what is trained on private data is private.
-fn create(path: &Path) -> Result<File> {
+pub(super) fn create(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
     #[cfg(unix)]

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use pocketune_formats::peft::Adapter;
 
 use super::options::check_batch;
-use super::{DataSource, Rows, RunOptions, adapter, prepare};
+use super::planning::Task;
+use super::{Budget, DataSource, Rows, RunOptions, adapter, prepare};
 use crate::backend::{Cpu, Outcome, Weights};
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::model::{Model, Source};
-use crate::plan::{self, Layout, Mode, Policy, PolicyName, Program, Request};
+use crate::plan::{Mode, Program};
 use crate::store::TokenFile;
 
 /// An evaluation.
@@ -26,6 +27,8 @@ pub struct EvalOptions {
     pub batch_size: usize,
     /// Longer records are cut.
     pub max_seq_length: usize,
+    /// The memory that the process may take.
+    pub budget: Budget,
     /// How kernels run.
     pub run: RunOptions,
 }
@@ -35,7 +38,6 @@ pub struct EvalOptions {
 /// # Errors
 /// Whatever is wrong with options, files, data or the numbers.
 pub fn evaluate(options: &EvalOptions) -> Result<Outcome> {
-    let machine = options.run.machine()?;
     check_batch(options.batch_size, options.max_seq_length)?;
     let model = Model::open(&options.model)?;
     let data = prepare(&model, &options.data.to_measure(), options.max_seq_length, &std::env::temp_dir())?;
@@ -45,17 +47,16 @@ pub fn evaluate(options: &EvalOptions) -> Result<Outcome> {
     let lora = saved.as_ref().map(|(folder, saved)| adapter::spec(folder, saved)).transpose()?;
     let graph = model.config.graph(lora.as_ref())?;
     let weights = Weights::bind(model.files, &model.config, &graph)?;
-    let policy = Policy::named(PolicyName::Block, graph.vocab);
-    let (types, rows) = (weights.types(), tokens.longest() * options.batch_size);
-    let program =
-        plan::compile(Request { graph: &graph, types: &types, tokens: rows, machine, policy, mode: Mode::Evaluate });
-    let layout = Layout::new(&graph, 0, false, tokens.longest(), Mode::Evaluate, 0);
-    let mut cpu = Cpu::new(machine, weights, &graph, layout, &[&program], &std::env::temp_dir())?;
+    let size = (options.batch_size, tokens.longest());
+    let task = Task::forward(options.run, &model.config, weights.types(), lora, Mode::Evaluate, size)?;
+    let plan = task.choose(options.budget)?;
+    let mut cpu =
+        Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &[&plan.program], &std::env::temp_dir())?;
     if let Some((folder, saved)) = &saved {
         adapter::load(&mut cpu, &graph, Path::new(folder), saved)?;
     }
-    let mut buffer = Rows::with_capacity(options.batch_size, rows);
-    let outcome = run(&mut cpu, &program, &tokens, &mut buffer, options.batch_size)?;
+    let mut buffer = Rows::with_capacity(options.batch_size, tokens.longest());
+    let outcome = run(&mut cpu, &plan.program, &tokens, &mut buffer, options.batch_size)?;
     if outcome.loss.is_finite() {
         return Ok(outcome);
     }

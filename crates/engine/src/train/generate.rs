@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use pocketune_formats::peft::Adapter;
 use pocketune_kernels::philox::Philox;
 
-use super::{RunOptions, adapter};
+use super::planning::Task;
+use super::{Budget, RunOptions, adapter};
 use crate::backend::{Batch, Cpu, Weights};
 use crate::error::{Error, Result};
 use crate::model::{Model, Source};
-use crate::plan::{self, Layout, Mode, Policy, PolicyName, Program, Request};
+use crate::plan::{Mode, Program};
 
 /// Tokens of the prompt that are read in one pass.
 const PIECE: usize = 256;
@@ -34,6 +35,8 @@ pub struct GenerateOptions {
     pub adapter: Option<PathBuf>,
     /// How the next token is chosen.
     pub sampling: Sampling,
+    /// The memory that the process may take.
+    pub budget: Budget,
     /// How kernels run.
     pub run: RunOptions,
 }
@@ -70,24 +73,27 @@ impl Generator {
     /// Whatever is wrong with options or files.
     pub fn new(options: &GenerateOptions, context: usize) -> Result<Self> {
         options.sampling.check()?;
-        let machine = options.run.machine()?;
         let model = Model::open(&options.model)?;
         let saved =
             options.adapter.as_ref().map(|folder| Ok::<_, Error>((folder, Adapter::open(folder)?))).transpose()?;
         let lora = saved.as_ref().map(|(folder, saved)| adapter::spec(folder, saved)).transpose()?;
         let graph = model.config.graph(lora.as_ref())?;
-        let kv_width = model.config.kv_heads * model.config.head_dim;
         let weights = Weights::bind(model.files, &model.config, &graph)?;
-        let (mode, types) = (Mode::Generate { context }, weights.types());
-        let policy = Policy::named(PolicyName::Block, graph.vocab);
-        let tokens = context.clamp(1, PIECE);
-        let program = plan::compile(Request { graph: &graph, types: &types, tokens, machine, policy, mode });
-        let layout = Layout::new(&graph, 0, false, context, mode, kv_width);
-        let mut cpu = Cpu::new(machine, weights, &graph, layout, &[&program], &std::env::temp_dir())?;
+        let (mode, size) = (Mode::Generate { context }, (1, context.clamp(1, PIECE)));
+        let task = Task::forward(options.run, &model.config, weights.types(), lora, mode, size)?;
+        let plan = task.choose(options.budget)?;
+        let mut cpu =
+            Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &[&plan.program], &std::env::temp_dir())?;
         if let Some((folder, saved)) = &saved {
             adapter::load(&mut cpu, &graph, folder, saved)?;
         }
-        Ok(Self { cpu, program, context, sampling: options.sampling, order: (0..graph.vocab as u32).collect() })
+        Ok(Self {
+            cpu,
+            program: plan.program,
+            context,
+            sampling: options.sampling,
+            order: (0..graph.vocab as u32).collect(),
+        })
     }
 
     /// Continues `prompt`, handing each token to `each`, until `each` says no more or the context is full.

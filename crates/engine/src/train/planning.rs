@@ -4,7 +4,7 @@ use std::path::Path;
 
 use pocketune_kernels::BlockType;
 
-use super::{Budget, TrainOptions};
+use super::{Budget, RunOptions, TrainOptions};
 use crate::backend::measure_rates;
 use crate::error::{Error, Result};
 use crate::families::Config;
@@ -21,15 +21,15 @@ pub fn surroundings(so_far: usize) -> Surroundings {
     Surroundings { process: memory::now().total + STILL_TO_COME, preparation: so_far }
 }
 
-/// Everything that a plan for training depends on beside the budget.
+/// Everything that a plan depends on beside the budget.
 #[derive(Clone)]
-pub struct Training {
+pub struct Task {
     /// The model's numbers.
     pub config: Config,
     /// How weights are stored, by the graph's order; the last is taken for what is beyond.
     pub types: Vec<BlockType>,
-    /// The adapters.
-    pub lora: LoraSpec,
+    /// The adapters, where there are any.
+    pub lora: Option<LoraSpec>,
     /// Most tokens of a record.
     pub length: usize,
     /// Records of a batch.
@@ -50,17 +50,20 @@ pub struct Training {
     pub rates: Rates,
 }
 
-impl Training {
-    /// The setting of `options` for a model, with records of up to `length` tokens.
-    pub fn new(
-        options: &TrainOptions,
+impl Task {
+    /// Passes without gradients: `batch` records of up to `length` tokens.
+    ///
+    /// # Errors
+    /// When the options for the kernels can't work.
+    pub fn forward(
+        run: RunOptions,
         config: &Config,
         types: Vec<BlockType>,
-        lora: LoraSpec,
-        length: usize,
-        so_far: usize,
+        lora: Option<LoraSpec>,
+        mode: Mode,
+        (batch, length): (usize, usize),
     ) -> Result<Self> {
-        let machine = options.run.machine()?;
+        let machine = run.machine()?;
         let rates = measure_rates(machine);
         memory::trim();
         Ok(Self {
@@ -68,15 +71,33 @@ impl Training {
             types,
             lora,
             length,
-            batch: options.batch_size,
+            batch,
             machine,
-            mode: options.mode(),
-            states: options.states(),
+            mode,
+            states: 0,
             validates: false,
-            named: options.policy.named(),
-            around: surroundings(so_far),
+            named: None,
+            around: surroundings(0),
             rates,
         })
+    }
+
+    /// Training as `options` say, with records of up to `length` tokens.
+    ///
+    /// # Errors
+    /// When the options for the kernels can't work.
+    pub fn training(
+        options: &TrainOptions,
+        config: &Config,
+        types: Vec<BlockType>,
+        lora: LoraSpec,
+        length: usize,
+        so_far: usize,
+    ) -> Result<Self> {
+        let size = (options.batch_size, length);
+        let forward = Self::forward(options.run, config, types, Some(lora), options.mode(), size)?;
+        let around = Surroundings { preparation: so_far, ..forward.around };
+        Ok(Self { states: options.states(), named: options.policy.named(), around, ..forward })
     }
 
     /// The graph and its setting, handed to `with`.
@@ -84,7 +105,7 @@ impl Training {
     /// # Errors
     /// When the adapters don't fit the model.
     pub fn with<R>(&self, with: impl FnOnce(&Setting, &Graph) -> R) -> Result<R> {
-        let graph = self.config.graph(Some(&self.lora))?;
+        let graph = self.config.graph(self.lora.as_ref())?;
         let setting = Setting {
             graph: &graph,
             types: &self.types,
@@ -98,6 +119,7 @@ impl Training {
             may_spill: true,
             around: self.around,
             rates: self.rates,
+            kv_width: self.config.kv_heads * self.config.head_dim,
         };
         Ok(with(&setting, &graph))
     }
@@ -133,30 +155,30 @@ impl Training {
     }
 
     /// What a user could change, with the words for it.
-    fn changes(&self) -> Vec<(Training, String)> {
+    fn changes(&self) -> Vec<(Task, String)> {
         let mut changes = Vec::new();
         if self.batch > 1 {
-            changes.push((Training { batch: 1, ..self.clone() }, "--batch-size 1".to_string()));
+            changes.push((Task { batch: 1, ..self.clone() }, "--batch-size 1".to_string()));
         }
         if self.length >= 64 {
             let length = self.length / 2;
-            changes.push((Training { length, ..self.clone() }, format!("--max-seq-length {length}")));
+            changes.push((Task { length, ..self.clone() }, format!("--max-seq-length {length}")));
         }
-        if self.lora.rank > 1 {
-            let lora = LoraSpec { rank: self.lora.rank / 2, ..self.lora.clone() };
+        if let Some(lora) = self.lora.clone().filter(|lora| lora.rank > 1) {
+            let lora = LoraSpec { rank: lora.rank / 2, ..lora };
             let words = format!("--lora-rank {}", lora.rank);
-            changes.push((Training { lora, ..self.clone() }, words));
+            changes.push((Task { lora: Some(lora), ..self.clone() }, words));
         }
-        if self.lora.layers == Layers::All && self.config.layers > 1 {
+        if let Some(lora) = self.lora.clone().filter(|lora| lora.layers == Layers::All && self.config.layers > 1) {
             let last = self.config.layers / 2;
-            let lora = LoraSpec { layers: Layers::Last(last), ..self.lora.clone() };
-            changes.push((Training { lora, ..self.clone() }, format!("--num-layers {last}")));
+            let lora = LoraSpec { layers: Layers::Last(last), ..lora };
+            changes.push((Task { lora: Some(lora), ..self.clone() }, format!("--num-layers {last}")));
         }
         if self.states > 0 {
-            changes.push((Training { states: 0, ..self.clone() }, "--optimizer sgd".to_string()));
+            changes.push((Task { states: 0, ..self.clone() }, "--optimizer sgd".to_string()));
         }
         if self.named.is_some() {
-            changes.push((Training { named: None, ..self.clone() }, "--grad-checkpoint auto".to_string()));
+            changes.push((Task { named: None, ..self.clone() }, "--grad-checkpoint auto".to_string()));
         }
         changes
     }
@@ -166,7 +188,7 @@ impl Training {
     /// # Errors
     /// When the adapters don't fit the model.
     pub fn longest(&self, budget: usize) -> Result<usize> {
-        self.largest(budget, 1 << 20, |length| Training { length, ..self.clone() })
+        self.largest(budget, 1 << 20, |length| Task { length, ..self.clone() })
     }
 
     /// The most records a batch may have, in this budget.
@@ -174,11 +196,11 @@ impl Training {
     /// # Errors
     /// When the adapters don't fit the model.
     pub fn widest(&self, budget: usize) -> Result<usize> {
-        self.largest(budget, 1 << 12, |batch| Training { batch, ..self.clone() })
+        self.largest(budget, 1 << 12, |batch| Task { batch, ..self.clone() })
     }
 
     /// The largest number up to `limit` whose smallest plan fits; 0 when none does.
-    fn largest(&self, budget: usize, limit: usize, with: impl Fn(usize) -> Training) -> Result<usize> {
+    fn largest(&self, budget: usize, limit: usize, with: impl Fn(usize) -> Task) -> Result<usize> {
         let fits = |number: usize| with(number).with(|setting, _| setting.tightest().peak() <= budget);
         let (mut low, mut high) = (0, 1);
         while high <= limit && fits(high)? {

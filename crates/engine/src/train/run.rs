@@ -6,14 +6,14 @@ use std::time::Duration;
 use pocketune_formats::peft::Adapter;
 use pocketune_kernels::update::{AdamW, Sgd};
 
-use super::planning::{Training, closest_folder};
+use super::planning::{Task, closest_folder};
 use super::{Batches, Budget, LoraChoice, Optimizer, Prepared, Rows, TrainOptions, adapter, prepare};
 use crate::backend::{Cpu, Outcome, Rule, Weights};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, LoraSpec, ParamId};
 use crate::memory::{self, Peak, Resident};
 use crate::model::Model;
-use crate::plan::{Machine, MemoryPlan, Mode, Plan, Program};
+use crate::plan::{Machine, Mode, Plan, Program};
 use crate::store;
 
 /// What a run is handed by its surroundings.
@@ -58,6 +58,11 @@ pub enum Event<'a> {
         /// What was found.
         outcome: Outcome,
     },
+    /// An update begins.
+    Step {
+        /// Its number, from 1.
+        iter: usize,
+    },
     /// Time for a report.
     Report(Report),
     /// The adapter is on disk.
@@ -88,7 +93,7 @@ pub struct Report {
 }
 
 /// What came out.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Summary {
     /// The first report's loss.
     pub first_loss: f64,
@@ -99,7 +104,7 @@ pub struct Summary {
     /// Peaks of the process.
     pub peak: Resident,
     /// What was planned.
-    pub memory: MemoryPlan,
+    pub plan: Plan,
 }
 
 /// Trains an adapter.
@@ -131,7 +136,7 @@ pub fn train(options: &TrainOptions, host: &mut dyn Host) -> Result<Summary> {
     let after = run.validate(options.iters, host)?;
     adapter::save(&run.cpu, &run.graph, &run.lora, &options.model.name(), &options.adapter_path)?;
     host.event(Event::Saved(&options.adapter_path));
-    Ok(Summary { first_loss, last_loss, valid: before.zip(after), peak: peak.look(), memory: run.plan.memory })
+    Ok(Summary { first_loss, last_loss, valid: before.zip(after), peak: peak.look(), plan: run.plan })
 }
 
 /// A run that is set up.
@@ -160,11 +165,11 @@ impl Run {
         let graph = model.config.graph(Some(&lora))?;
         let weights = Weights::bind(model.files, &model.config, &graph)?;
         let longest = data.train.tokens.longest().max(data.valid.as_ref().map_or(0, |valid| valid.tokens.longest()));
-        let mut training = Training::new(options, &model.config, weights.types(), lora.clone(), longest, so_far.total)?;
-        training.validates = data.valid.is_some();
-        let plan = training.choose(options.budget)?;
+        let mut task = Task::training(options, &model.config, weights.types(), lora.clone(), longest, so_far.total)?;
+        task.validates = data.valid.is_some();
+        let plan = task.choose(options.budget)?;
         memory::trim();
-        let machine = training.machine;
+        let machine = task.machine;
         let rows = Rows::with_capacity(options.batch_size, longest);
         let programs: Vec<&Program> = [&plan.program].into_iter().chain(&plan.validation).collect();
         let mut cpu = Cpu::new(machine, weights, &graph, plan.layout.clone(), &programs, folder)?;
@@ -190,6 +195,7 @@ impl Run {
         let (mut since, mut losses, mut tokens, mut count) = (host.now(), 0.0, 0_u64, 0_usize);
         let (mut first_loss, mut last_loss) = (f64::NAN, f64::NAN);
         for iter in 1..=options.iters {
+            host.event(Event::Step { iter });
             let lr = options.schedule.rate(iter, options.iters);
             if iter == 1 {
                 self.cpu.watch();

@@ -1,0 +1,48 @@
+//! Reads the adapters that runs wrote, with code that is not the program's own.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+pub type Tensors = BTreeMap<String, Vec<f32>>;
+
+pub const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
+
+/// The bytes of the tensors' file, to compare two runs with.
+pub fn bytes(folder: &Path) -> Vec<u8> {
+    std::fs::read(folder.join("adapter_model.safetensors")).unwrap()
+}
+
+pub fn config(folder: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(folder.join("adapter_config.json")).unwrap()).unwrap()
+}
+
+/// The tensors of an adapter.
+pub fn tensors(folder: &Path) -> Tensors {
+    read(&folder.join("adapter_model.safetensors"))
+}
+
+/// The f32 tensors of a safetensors file.
+pub fn read(path: &Path) -> Tensors {
+    let bytes = std::fs::read(path).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let f32s = file.iter().filter(|(_, tensor)| tensor.dtype() == safetensors::Dtype::F32);
+    f32s.map(|(name, tensor)| {
+        let words = tensor.data().chunks_exact(4).map(|word| f32::from_le_bytes(word.try_into().unwrap()));
+        (name.to_string(), words.collect())
+    })
+    .collect()
+}
+
+/// Largest difference of any tensor, relative to that tensor's largest expected element.
+pub fn distance(got: &Tensors, want: &Tensors) -> f32 {
+    assert_eq!(got.keys().collect::<Vec<_>>(), want.keys().collect::<Vec<_>>());
+    let of = |(got, want): (&Vec<f32>, &Vec<f32>)| {
+        assert_eq!(got.len(), want.len());
+        let scale = want.iter().fold(f32::MIN_POSITIVE, |a, b| a.max(b.abs()));
+        got.iter().zip(want).fold(0.0_f32, |a, (got, want)| a.max((got - want).abs())) / scale
+    };
+    got.values().zip(want.values()).map(of).fold(0.0, f32::max)
+}

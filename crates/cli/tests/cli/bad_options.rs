@@ -1,0 +1,119 @@
+//! Numbers and names that can't work: refused in one line that names the option, before anything is read or written.
+
+use crate::models::{demo, demo_data};
+use crate::place::{Place, Run};
+
+fn train<'a>(place: &'a Place, words: &str) -> Run<'a> {
+    place.pocketune("train --iters 2").words(words).model(demo()).data(demo_data()).into("out")
+}
+
+#[test]
+fn numbers_that_cannot_work_are_refused_by_train() {
+    let place = Place::new();
+    for (option, value) in [
+        ("--lora-rank", "0"),
+        ("--lora-rank", "5000"),
+        ("--lora-alpha", "0"),
+        ("--lora-alpha", "NaN"),
+        ("--lora-alpha", "-1"),
+        ("--learning-rate", "-1"),
+        ("--learning-rate", "-0.0001"),
+        ("--learning-rate", "0"),
+        ("--learning-rate", "NaN"),
+        ("--learning-rate", "inf"),
+        ("--weight-decay", "-0.1"),
+        ("--weight-decay", "NaN"),
+        ("--batch-size", "0"),
+        ("--batch-size", "18446744073709551615"),
+        ("--max-seq-length", "0"),
+        ("--max-seq-length", "1"),
+        ("--max-seq-length", "18446744073709551615"),
+        ("--grad-accumulation-steps", "0"),
+        ("--grad-accumulation-steps", "18446744073709551615"),
+        ("--steps-per-report", "0"),
+        ("--num-layers", "-2"),
+        ("--threads", "0"),
+        ("--threads", "100000"),
+    ] {
+        train(&place, "").with(option, value).refuses(&[&format!("{option} {value}: ")]);
+    }
+    let none = place.pocketune("train --iters 0").model(demo()).data(demo_data()).into("out");
+    none.refuses(&["--iters 0: "]);
+    train(&place, "--num-layers 0").stops(&["--num-layers 0: "]);
+    train(&place, "--num-layers 5").stops(&["--num-layers 5: ", "4 layers"]);
+}
+
+#[test]
+fn numbers_that_cannot_work_are_refused_by_eval_and_generate() {
+    let place = Place::new();
+    for (option, value) in [
+        ("--batch-size", "0"),
+        ("--batch-size", "18446744073709551615"),
+        ("--max-seq-length", "1"),
+        ("--max-seq-length", "18446744073709551615"),
+        ("--threads", "0"),
+    ] {
+        let eval = place.pocketune("eval").model(demo()).data(demo_data());
+        eval.with(option, value).refuses(&[&format!("{option} {value}: ")]);
+    }
+    for (option, value) in [
+        ("--temp", "-1"),
+        ("--temp", "NaN"),
+        ("--top-p", "0"),
+        ("--top-p", "1.5"),
+        ("--top-p", "NaN"),
+        ("--max-tokens", "18446744073709551615"),
+        ("--threads", "0"),
+    ] {
+        let generate = place.pocketune("generate --prompt Hi").model(demo());
+        generate.with(option, value).refuses(&[&format!("{option} {value}: ")]);
+    }
+}
+
+#[test]
+fn an_empty_prompt_is_refused() {
+    let place = Place::new();
+    place.pocketune("generate").model(demo()).with("--prompt", "").refuses(&["--prompt", "no token"]);
+}
+
+#[test]
+fn an_unknown_target_is_refused_with_the_known_ones() {
+    let place = Place::new();
+    train(&place, "--lora-targets q_proj,nose").refuses(&["--lora-targets", "'nose'", "down_proj", "all-linear"]);
+    train(&place, "--lora-targets ,").refuses(&["--lora-targets"]);
+    // The head and the embedding are not linears of a block.
+    train(&place, "--lora-targets lm_head").refuses(&["--lora-targets", "lm_head"]);
+}
+
+#[test]
+fn an_unknown_instruction_set_is_refused_with_the_known_ones() {
+    let place = Place::new();
+    let words = ["POCKETUNE_ISA=nonsense", "scalar", "avx2"];
+    train(&place, "").env("POCKETUNE_ISA", "nonsense").refuses(&words);
+    let eval = place.pocketune("eval").model(demo()).data(demo_data());
+    eval.env("POCKETUNE_ISA", "nonsense").refuses(&words);
+    place.pocketune("generate -p Hi").model(demo()).env("POCKETUNE_ISA", "nonsense").refuses(&words);
+}
+
+#[test]
+fn a_model_without_data_and_data_without_a_model_are_refused() {
+    let place = Place::new();
+    place.pocketune("train").model(demo()).into("out").refuses(&["--data is missing"]);
+    place.pocketune("train").data(demo_data()).into("out").refuses(&["--model is missing"]);
+}
+
+#[test]
+fn words_that_mean_nothing_get_usage_help() {
+    let place = Place::new();
+    place.pocketune("fly").misused(&["'fly'", "Usage"]);
+    train(&place, "--learning-rat 1").misused(&["--learning-rat", "--learning-rate"]);
+    train(&place, "--lora-rank eight").misused(&["'eight'", "--lora-rank"]);
+    train(&place, "--lora-rank -3").misused(&["-3"]);
+    train(&place, "--optimizer lion").misused(&["'lion'", "adamw", "sgd"]);
+    train(&place, "--grad-checkpoint some").misused(&["'some'", "selective"]);
+    for option in ["--lora-rank 4", "--lora-alpha 4", "--lora-targets q", "--num-layers 1"] {
+        train(&place, "--init-adapter somewhere").words(option).misused(&["--init-adapter", "cannot be used with"]);
+    }
+    place.pocketune("generate").model(demo()).misused(&["--prompt"]);
+    place.pocketune("eval").model(demo()).misused(&["--data"]);
+}

@@ -1,0 +1,27 @@
+//! The program as its user meets it: every test runs the real binary in a folder of its own, through [`place::Place`], and
+//! looks at what it printed, what it wrote and how it ended.
+
+mod adapters;
+mod against_pytorch;
+mod bad_adapter;
+mod bad_data;
+mod bad_model;
+mod bad_options;
+mod bad_output;
+mod budget;
+mod built_in;
+mod chat;
+mod closed_output;
+mod continuing;
+mod generating;
+mod identity;
+mod killed;
+mod layouts;
+mod measuring;
+mod models;
+mod not_finite;
+mod options;
+mod order;
+mod place;
+mod records;
+mod reports;
