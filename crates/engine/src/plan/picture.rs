@@ -23,9 +23,11 @@ pub struct Sample {
 
 /// The whole picture, and the plot in it: left, top, right, bottom.
 const SIZE: [f64; 2] = [1100.0, 600.0];
-const PLOT: [f64; 4] = [68.0, 76.0, 790.0, 508.0];
+const PLOT: [f64; 4] = [68.0, 76.0, 762.0, 508.0];
 const INK: &str = "#22262e";
 const PALE: &str = "#6b7280";
+/// Keeps words legible over whatever they are on.
+const HALO: &str = "paint-order=\"stroke\" stroke=\"#fcfcfa\" stroke-width=\"3\"";
 
 /// Draws one step of `plan`, with the budget as a line and what was measured over it, where given.
 pub fn picture(plan: &Plan, budget: Option<usize>, measured: Option<&[Sample]>) -> String {
@@ -36,7 +38,7 @@ pub fn picture(plan: &Plan, budget: Option<usize>, measured: Option<&[Sample]>) 
     let near = budget.filter(|&budget| budget <= highest + highest * 3 / 5).unwrap_or(0);
     let scale = Scale { most: highest.max(near) as f64 * 1.07, seconds: step.seconds };
     let mut canvas = Canvas::new(SIZE[0], SIZE[1]);
-    title(&mut canvas, plan, &step);
+    title(&mut canvas, plan, &step, samples);
     axes(&mut canvas, &scale, &step);
     bands(&mut canvas, &scale, plan, &step);
     curves(&mut canvas, &scale, samples);
@@ -68,9 +70,14 @@ fn mib(bytes: usize) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 20))
 }
 
-fn title(canvas: &mut Canvas, plan: &Plan, step: &Step) {
+fn title(canvas: &mut Canvas, plan: &Plan, step: &Step, samples: &[Sample]) {
     let (policy, peak) = (&plan.policy, mib(plan.peak()));
-    let words = format!("One step as planned: peak {peak} MiB, {:.3} s", step.seconds);
+    let mut words = format!("One step as planned: peak {peak} MiB, {:.3} s", step.seconds);
+    if let Some(measured) = samples.iter().map(|sample| sample.rss).max() {
+        words.push_str(&format!("; measured {} MiB", mib(measured)));
+        let note = "What was measured is drawn by its fraction of the step, whose real length may differ from the planned one.";
+        canvas.words([PLOT[0], SIZE[1] - 8.0], 11.0, "start", &format!("fill=\"{PALE}\""), note);
+    }
     canvas.words([PLOT[0], 32.0], 19.0, "start", &format!("fill=\"{INK}\" font-weight=\"600\""), &words);
     let mut words = format!("{} tokens; {}", plan.program.tokens, policy.keep.words(plan.program.blocks()));
     words.push_str(if policy.stream { "; weights streamed" } else { "; weights resident" });
@@ -164,7 +171,7 @@ fn marks(canvas: &mut Canvas, scale: &Scale, plan: &Plan, step: &Step) {
         canvas.line([x, y, x, PLOT[3]], &format!("class=\"{name}\" stroke=\"{INK}\" {how}"));
         canvas.dot([x, y], 3.5, &format!("fill=\"{INK}\""));
         let anchor = if x > (PLOT[0] + PLOT[2]) / 2.0 { "end" } else { "start" };
-        canvas.words([x, y - above], 11.5, anchor, &format!("fill=\"{INK}\" font-weight=\"600\""), name);
+        canvas.words([x, y - above], 11.5, anchor, &format!("fill=\"{INK}\" font-weight=\"600\" {HALO}"), name);
     };
     mark(&step.peak, "peak", "stroke-width=\"1.2\"", 8.0);
     if elsewhere(step) {
@@ -183,7 +190,7 @@ fn budget_line(canvas: &mut Canvas, scale: &Scale, budget: usize, near: bool) {
         "class=\"budget\" stroke=\"#b3261e\" stroke-width=\"1.5\" stroke-dasharray=\"8 5\"",
     );
     let words = format!("budget {} MiB{}", mib(budget), if near { "" } else { ", far above" });
-    canvas.words([PLOT[2], y - 6.0], 11.5, "end", "fill=\"#b3261e\"", &words);
+    canvas.words([PLOT[2], y - 6.0], 11.5, "end", &format!("fill=\"#b3261e\" {HALO}"), &words);
 }
 
 #[cfg(test)]

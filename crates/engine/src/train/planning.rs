@@ -14,11 +14,14 @@ use crate::plan::{Machine, Mode, Plan, PolicyName, Rates, Setting, Surroundings}
 
 /// What the process still takes before the first step, beyond what is measured: the programs, and the code of the step, most of
 /// which has run already when rates were measured.
-const STILL_TO_COME: usize = 2 << 20;
+const STILL_TO_COME: usize = 1 << 20;
+
+/// The process's own share differs by some pages from run to run; rounded up, a budget that was stated once holds again.
+const GRAIN: usize = 1 << 20;
 
 /// The process as it stands, with what it will still load of itself.
 pub fn surroundings(so_far: usize) -> Surroundings {
-    Surroundings { process: memory::now().total + STILL_TO_COME, preparation: so_far }
+    Surroundings { process: (memory::now().total + STILL_TO_COME).next_multiple_of(GRAIN), preparation: so_far }
 }
 
 /// Everything that a plan depends on beside the budget.

@@ -7,7 +7,7 @@ use super::{ANON_LINE, INK, PLOT, RSS_LINE, SIZE, elsewhere, mib};
 use crate::plan::Plan;
 
 /// Where the words start and end, and the height of one line of them.
-const ASIDE: [f64; 2] = [816.0, 1082.0];
+const ASIDE: [f64; 2] = [788.0, 1082.0];
 const LINE: f64 = 16.0;
 
 /// The legend with the bytes at the peak, and what is alive there by name.
@@ -59,13 +59,18 @@ fn list(canvas: &mut Canvas, plan: &Plan, held: &Held, words: &str, [top, bottom
     }
 }
 
+/// Characters that fit before the figure.
+const FIT: usize = 35;
+
 fn group_words(group: &Group) -> String {
     let times = if group.count > 1 { format!(" ×{}", group.count) } else { String::new() };
-    match group.blocks {
-        Some([first, last]) if first == last => format!("{}{times}, block {first}", group.name),
-        Some([first, last]) => format!("{}{times}, blocks {first} to {last}", group.name),
-        None => format!("{}{times}", group.name),
-    }
+    let (short, long) = match group.blocks {
+        None => return format!("{}{times}", group.name),
+        Some([first, last]) if first == last => (format!("{first}"), format!("block {first}")),
+        Some([first, last]) => (format!("{first}–{last}"), format!("blocks {first}–{last}")),
+    };
+    let words = format!("{}{times}, {long}", group.name);
+    if words.chars().count() <= FIT { words } else { format!("{}{times}, {short}", group.name) }
 }
 
 fn heading(canvas: &mut Canvas, y: f64, words: &str, figure: &str) {

@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn steps_of_an_axis_are_round_and_not_too_many() {
         for (most, step, decimals) in
-            [(100.0, 20.0, 0), (7.0, 1.0, 0), (0.9, 0.2, 1), (1730.0, 500.0, 0), (0.02, 0.005, 3)]
+            [(100.0, 20.0, 0), (7.0, 2.0, 0), (0.9, 0.2, 1), (1730.0, 500.0, 0), (0.02, 0.005, 3)]
         {
             let found = super::ticks(most, 6.0);
             assert!((found.0 / step - 1.0).abs() < 1e-6, "{most}: {found:?}");

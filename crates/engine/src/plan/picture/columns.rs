@@ -147,8 +147,9 @@ impl Step {
                 }
             }
         }
-        let peak = held.iter().copied().max_by_key(Held::height).unwrap_or_default();
-        let fullest = held.iter().copied().max_by_key(Held::used).unwrap_or_default();
+        // Of equal ones the last is found, so they are looked through from the end.
+        let peak = held.iter().rev().copied().max_by_key(Held::height).unwrap_or_default();
+        let fullest = held.iter().rev().copied().max_by_key(Held::used).unwrap_or_default();
         let columns = columns.into_iter().map(Option::unwrap_or_default).collect();
         let phases = phases(plan, &starts);
         Self { columns, seconds, starts, phases, peak, fullest }
