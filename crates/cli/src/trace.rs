@@ -44,7 +44,9 @@ struct Now {
 impl Trace {
     /// Starts to look, for a trace that will be written to `path`.
     pub fn start(path: &Path) -> Result<Self, Failure> {
-        store::check_file(path).and_then(|()| store::check_file(&beside(path))).map_err(Failure::new)?;
+        for file in [path, &beside(path)] {
+            store::check_file(file).map_err(Failure::new)?;
+        }
         let now = Now { start: Instant::now(), first: None, step: 0, since: Duration::ZERO, stopped: false };
         let shared = Arc::new(Mutex::new(now));
         let record = Record::new();

@@ -29,8 +29,8 @@ pub fn run(args: Box<TrainArgs>) -> Result<(), Failure> {
     };
     let log = args.log_format;
     let options = options(&args, built_in)?;
-    let before = if built_in { Some(sample(&options, false)?) } else { None };
     let trace = args.memory_trace.as_deref().map(Trace::start).transpose()?;
+    let before = if built_in { Some(sample(&options, false)?) } else { None };
     let mut printer = Printer { start: Instant::now(), log, trace, budget: None };
     let summary = train(&options, &mut printer).map_err(Failure::new)?;
     if let Some(trace) = printer.trace.take() {

@@ -99,7 +99,7 @@ fn the_stack_reaches_the_planned_peak_and_no_higher() {
 }
 
 #[test]
-fn what_is_alive_is_never_more_than_the_arena_and_fills_it_nearly_once() {
+fn what_is_alive_is_never_more_than_the_arena() {
     for plan in plans() {
         let step = Step::new(&plan);
         for at in 0..plan.program.instrs.len() {
