@@ -6,6 +6,7 @@ mod gguf;
 mod memory;
 mod metadata;
 mod tokenizer;
+mod trade;
 mod weights;
 mod write_data;
 mod write_model;
@@ -57,6 +58,8 @@ enum Command {
     },
     /// Train each shape with the smallest plan, and print what the process held beside what others published.
     Memory(memory::Options),
+    /// Run steps that keep less and less in turn, and print what memory costs in time.
+    Trade(trade::Options),
 }
 
 fn main() -> ExitCode {
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
             write_data::write(tokens_per_record as usize, records as usize, &output)
         }
         Command::Memory(options) => memory::run(&options),
+        Command::Trade(options) => trade::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,155 @@
+//! `pocketune-bench trade`: what memory costs in time. Steps of one model under plans that keep less and less are run in turn in one
+//! process, all with the same numbers, and their CPU time is set beside the bytes that wait for the backward pass. Nothing is spilled
+//! here, and weights stay resident: the curve is of keeping against computing again.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use pocketune::backend::{Batch, Cpu, NO_LABEL, Rule, Weights};
+use pocketune::families::{Config, shape};
+use pocketune::graph::{Layers, LoraSpec, Target};
+use pocketune::model::{Model, Source};
+use pocketune::plan::{Instr, Kind, Loss, Mode, Plan, Policy, Spill};
+use pocketune::train::{PrecisionChoice, RunOptions, Task, adapter};
+use pocketune_kernels::attention::Segment;
+use pocketune_kernels::update::AdamW;
+
+use crate::failure::{Failure, Result};
+use crate::weights::WeightType;
+use crate::write_model;
+
+/// What `trade` was asked for.
+#[derive(Args)]
+pub struct Options {
+    /// The shape.
+    #[arg(long, default_value = "qwen2.5-0.5b")]
+    shape: String,
+    /// Tokens of the one record of a step.
+    #[arg(long, default_value_t = 512)]
+    seq: usize,
+    /// Rounds; each runs every plan once, and the least time of a plan counts.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// The folder that models are kept in.
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    models: PathBuf,
+}
+
+/// Shares of what eager autograd keeps that the curve is read at.
+const SHARES: [f64; 4] = [0.5, 0.375, 0.25, 0.125];
+
+/// Measures and prints the curve.
+///
+/// # Errors
+/// When a file can't be written or a run fails.
+pub fn run(options: &Options) -> Result<()> {
+    let config = shape(&options.shape)?;
+    let path = options.models.join(format!("{}-q4_0.gguf", options.shape));
+    if !path.exists() {
+        write_model::write(&config, &options.shape, WeightType::Q4_0, &path)?;
+    }
+    let lora = LoraSpec { rank: 8, alpha: 16.0, targets: Target::ALL.to_vec(), layers: Layers::All };
+    let model = Model::open(&Source::Path(path.clone()))?;
+    let graph = model.config.graph(Some(&lora))?;
+    let types = Weights::bind(model.files, &model.config, &graph)?.types();
+    let run = RunOptions { threads: Some(1), precision: PrecisionChoice::Auto };
+    let mode = Mode::TrainAndUpdate;
+    let task = Task::forward(run, &model.config, types, Some(lora), mode, (1, options.seq))?;
+    let task = Task { states: 2, ..task };
+    let plans = plans(&task, eager(&config, options.seq))?;
+    let mut cpus = Vec::new();
+    for plan in &plans {
+        let weights = Weights::bind(Model::open(&Source::Path(path.clone()))?.files, &model.config, &graph)?;
+        let mut cpu = Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &[&plan.program], &options.models)?;
+        adapter::initialise(&mut cpu, &graph, 0);
+        cpus.push(cpu);
+    }
+    let ids: Vec<u32> = (0..options.seq as u32).map(|i| i * 7919 % 250).collect();
+    let positions: Vec<u32> = (0..options.seq as u32).collect();
+    let labels: Vec<u32> = ids[1..].iter().copied().chain([NO_LABEL]).collect();
+    let segments = [Segment { q_start: 0, q_len: options.seq, k_start: 0, k_len: options.seq }];
+    let batch =
+        Batch { ids: &ids, positions: &positions, labels: &labels, segments: &segments, targets: options.seq - 1 };
+    let mut least = vec![f64::INFINITY; plans.len()];
+    for round in 0..=options.rounds {
+        for (at, (plan, cpu)) in plans.iter().zip(&mut cpus).enumerate() {
+            let step = round as u64 + 1;
+            let rule = Rule::AdamW(AdamW { lr: 1e-4, weight_decay: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, step });
+            let before = cpu_time()?;
+            cpu.run(&plan.program, batch, 0, Some(rule))?;
+            let took = cpu_time()?.saturating_sub(before).as_secs_f64();
+            // The first round brings pages in.
+            if round > 0 {
+                least[at] = least[at].min(took);
+            }
+        }
+    }
+    print(options, &task, &config, &plans, &least);
+    Ok(())
+}
+
+/// The ladder of what to keep, and at each share the fastest plan that keeps no more.
+fn plans(task: &Task, eager: usize) -> Result<Vec<Plan>> {
+    let plain = |policy: &Policy| {
+        policy.rows == usize::MAX
+            && policy.every == [1, 1]
+            && policy.spill == Spill::No
+            && policy.loss == Loss::WHOLE
+            && !policy.stream
+            && !policy.page_optimizer
+    };
+    let all: Vec<Plan> = task
+        .with(|setting, _| setting.policies().into_iter().filter(plain).map(|policy| setting.plan(policy)).collect())?;
+    let mut picked: Vec<Plan> = all.iter().filter(|plan| plan.policy.keep.split == 0).cloned().collect();
+    for share in SHARES {
+        let fits = all.iter().filter(|plan| kept(plan) as f64 <= share * eager as f64);
+        picked.extend(fits.min_by(|a, b| a.seconds().total_cmp(&b.seconds())).cloned());
+    }
+    picked.sort_by_key(|plan| std::cmp::Reverse(kept(plan)));
+    picked.dedup_by_key(|plan| plan.policy);
+    Ok(picked)
+}
+
+/// Bytes that wait for the backward pass while the loss is computed.
+fn kept(plan: &Plan) -> usize {
+    let loss = plan.program.instrs.iter().position(|instr| matches!(instr, Instr::CrossEntropy { .. })).unwrap_or(0);
+    let waits = plan.program.buffers.iter().filter(|b| b.kind == Kind::Checkpoint && b.first < loss && loss < b.last);
+    waits.map(|buffer| buffer.len * 4).sum()
+}
+
+/// Bytes that eager autograd keeps in f32: attention's probabilities, q, k, v and its output; gate, up and their product; the inputs
+/// and outputs of both norms.
+fn eager(config: &Config, seq: usize) -> usize {
+    let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+    let a_token = config.heads * seq + 2 * q + 2 * kv + 3 * config.ffn + 4 * config.hidden;
+    4 * a_token * seq * config.layers
+}
+
+fn print(options: &Options, task: &Task, config: &Config, plans: &[Plan], least: &[f64]) {
+    let eager = eager(config, options.seq);
+    println!(
+        "{} at {} tokens, batch 1, rank 8, 1 thread, {}; eager autograd keeps {:.1} MB\n\n| kept MB | of eager | CPU s a step | against none | what is kept |\n|--:|--:|--:|--:|---|",
+        options.shape,
+        options.seq,
+        task.machine.isa.name(),
+        eager as f64 / 1e6
+    );
+    for (plan, seconds) in plans.iter().zip(least) {
+        println!(
+            "| {:.1} | {:.1} % | {seconds:.3} | {:+.1} % | {} |",
+            kept(plan) as f64 / 1e6,
+            100.0 * kept(plan) as f64 / eager as f64,
+            100.0 * (seconds / least[0] - 1.0),
+            plan.policy.keep.words(config.layers)
+        );
+    }
+}
+
+/// CPU time of this thread so far; it is the only one that computes.
+fn cpu_time() -> Result<Duration> {
+    let stat =
+        std::fs::read_to_string("/proc/self/schedstat").map_err(|error| Failure::io("/proc/self/schedstat", error))?;
+    let nanos: u64 = stat.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0);
+    Ok(Duration::from_nanos(nanos))
+}
