@@ -7,7 +7,10 @@ use memmap2::MmapMut;
 
 use crate::error::{Error, Result};
 
-/// A stretch of anonymous memory. Pages that no instruction touches cost nothing.
+/// The smallest page that a system has.
+const PAGE: usize = 4096;
+
+/// A stretch of anonymous memory.
 pub struct Arena {
     start: *mut f32,
     len: usize,
@@ -24,6 +27,10 @@ impl Arena {
             |source: std::io::Error| Error::System(format!("the system refused {len} floats for the arena: {source}"));
         let bytes = len.checked_mul(4).ok_or_else(|| refused(std::io::ErrorKind::OutOfMemory.into()))?;
         let mut map = MmapMut::map_anon(bytes.max(4)).map_err(refused)?;
+        // All memory is taken now: what the plan promises is there before the first step, and nothing grows when a longer batch comes.
+        for byte in map.iter_mut().step_by(PAGE) {
+            *byte = 0;
+        }
         Ok(Self { start: map.as_mut_ptr().cast(), len, _map: map })
     }
 
