@@ -59,3 +59,9 @@ fn a_run_that_fails_keeps_the_adapter_that_was_there() {
     train_into(&place, "adapter").succeeds();
     train_into(&place, "adapter").words("--learning-rate 1e38 --batch-size 1 --max-seq-length 16").stops(&["update 2"]);
 }
+
+#[test]
+fn a_spill_folder_that_is_not_there_is_refused() {
+    let place = Place::new();
+    train_into(&place, "adapter").words("--spill-dir nowhere").refuses(&["--spill-dir nowhere", "not a folder"]);
+}

@@ -183,6 +183,10 @@ impl TrainOptions {
             let fault = "a norm is a number above 0".into();
             return Err(Error::Option { option: "max-grad-norm", value: norm.to_string(), fault });
         }
+        if let Some(folder) = self.spill_folder.as_ref().filter(|folder| !folder.is_dir()) {
+            let fault = "not a folder".into();
+            return Err(Error::Option { option: "spill-dir", value: folder.display().to_string(), fault });
+        }
         if let LoraChoice::New(spec) = &self.lora {
             spec.check()?;
         }
