@@ -19,7 +19,7 @@ use crate::store;
 pub const NO_LABEL: u32 = u32::MAX;
 
 /// Rows of the embedding that are looked up before its pages are released again, when weights are streamed.
-pub const EMBED_PIECE: usize = 32;
+pub const EMBED_PIECE: usize = 8;
 
 /// The rows of one run: records one after another, without padding.
 #[derive(Clone, Copy, Debug)]

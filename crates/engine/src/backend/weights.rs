@@ -13,6 +13,9 @@ use crate::graph::{Graph, VectorId, WeightId};
 /// Bytes that the system maps around a page that is touched.
 pub const FAULT_AROUND: usize = 64 << 10;
 
+/// How far beyond a part pages are released: recent kernels map whole stretches of the page cache, up to a large page.
+const RELEASE_MARGIN: usize = 2 << 20;
+
 /// A model's files with the places of what a graph needs from them.
 pub struct Weights {
     files: ModelFiles,
@@ -81,8 +84,8 @@ impl Weights {
     /// With what the system mapped around it.
     fn release_range(&self, file: usize, offset: usize, bytes: usize) {
         let file = &self.files.files()[file];
-        let start = offset.saturating_sub(FAULT_AROUND);
-        let end = (offset + bytes + FAULT_AROUND).min(file.bytes().len());
+        let start = offset.saturating_sub(RELEASE_MARGIN);
+        let end = (offset + bytes + RELEASE_MARGIN).min(file.bytes().len());
         file.release(start, end - start);
     }
 

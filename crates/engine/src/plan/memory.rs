@@ -79,6 +79,9 @@ impl MemoryPlan {
     }
 }
 
+/// What is mapped beyond a streamed part, on both sides together.
+const STRETCH: usize = 2 << 20;
+
 /// Bytes of a weight's rows.
 pub(super) fn weight_bytes(graph: &Graph, types: &[BlockType], id: WeightId, rows: usize) -> usize {
     let decl = &graph.weights[id.0];
@@ -104,5 +107,5 @@ pub(super) fn mapped(graph: &Graph, types: &[BlockType], program: &Program, inst
         Instr::Embed { weight, .. } => whole(*weight).min(EMBED_PIECE * FAULT_AROUND),
         other => other.weight().map_or(0, whole),
     });
-    part + 2 * FAULT_AROUND
+    part + STRETCH
 }

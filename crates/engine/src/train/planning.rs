@@ -14,7 +14,7 @@ use crate::plan::{Machine, Mode, Plan, PolicyName, Rates, Setting, Surroundings}
 
 /// What the process still takes before the first step, beyond what is measured: the programs, and the code of the step, most of
 /// which has run already when rates were measured.
-const STILL_TO_COME: usize = 1 << 20;
+const STILL_TO_COME: usize = 2 << 20;
 
 /// The process's own share differs by some pages from run to run; rounded up, a budget that was stated once holds again.
 const GRAIN: usize = 1 << 20;
