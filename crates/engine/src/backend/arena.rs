@@ -34,16 +34,6 @@ impl Arena {
         Ok(Self { start: map.as_mut_ptr().cast(), len, _map: map })
     }
 
-    /// Floats in all.
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there is nothing in it.
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// A part, to read.
     ///
     /// # Safety

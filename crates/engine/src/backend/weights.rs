@@ -19,7 +19,6 @@ const RELEASE_MARGIN: usize = 2 << 20;
 /// A model's files with the places of what a graph needs from them.
 pub struct Weights {
     files: ModelFiles,
-    family: Family,
     matrices: Vec<Place>,
     vectors: Vec<Place>,
 }
@@ -54,7 +53,7 @@ impl Weights {
             let fits = tensor.shape == [decl.len];
             vectors.push(place(&files, &tensor, 1, decl.len, fits)?);
         }
-        Ok(Self { files, family, matrices, vectors })
+        Ok(Self { files, matrices, vectors })
     }
 
     /// How each matrix is stored.
@@ -128,11 +127,6 @@ impl Weights {
     /// The files behind it.
     pub fn files(&self) -> &ModelFiles {
         &self.files
-    }
-
-    /// The model's family.
-    pub fn family(&self) -> Family {
-        self.family
     }
 
     fn bytes(&self, place: &Place) -> &[u8] {

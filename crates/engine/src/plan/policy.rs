@@ -8,8 +8,6 @@ use crate::graph::Role;
 pub struct Roles(u16);
 
 impl Roles {
-    /// No role.
-    pub const EMPTY: Roles = Roles(0);
     /// Every role.
     pub const ALL: Roles = Roles(u16::MAX);
 
