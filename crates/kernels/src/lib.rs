@@ -7,7 +7,11 @@
 //! the instruction set, the tile sizes and the number of threads. So all paths give the same bits, and a sum cut in pieces
 //! (an accumulating call that continues from what is there) has the bits of the whole.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 pub mod attention;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 pub mod blocks;
 pub mod cross_entropy;
 pub mod dequant;

@@ -3,6 +3,7 @@
 
 use pocketune_kernels::attention::{self, Heads, Segment};
 use pocketune_kernels::gated::{self, Act};
+use pocketune_kernels::matmul::{Ctx, Precision};
 use pocketune_kernels::philox::Philox;
 use pocketune_kernels::{Isa, Pool, cross_entropy, norm, reference, rope, update};
 
@@ -74,19 +75,69 @@ fn rope_matches_the_reference_and_its_inverse_undoes_it() {
     }
 }
 
+/// Records one after another, and how many rows they have.
+fn whole(lens: &[usize]) -> (Vec<Segment>, usize) {
+    let mut start = 0;
+    let segment = |&len: &usize| {
+        start += len;
+        Segment { q_start: start - len, q_len: len, k_start: start - len, k_len: len }
+    };
+    (lens.iter().map(segment).collect(), lens.iter().sum())
+}
+
+#[test]
+fn attention_on_amx_is_that_of_rounded_inputs() {
+    if !Isa::Amx.available() {
+        return eprintln!("skipped: this processor has no AMX");
+    }
+    for lens in [&[1][..], &[2, 0, 3], &[64], &[17, 130], &[200]] {
+        for (queries, kv, d, window) in [
+            (1, 1, 1, None),
+            (4, 2, 16, None),
+            (3, 3, 5, Some(1)),
+            (7, 1, 64, Some(70)),
+            (2, 1, 80, None),
+            (1, 1, 256, None),
+        ] {
+            let heads = Heads { queries, kv, d, scale: 1.0 / (d as f32).sqrt(), window };
+            let (segments, n) = whole(lens);
+            let rounded = |seed, len| -> Vec<f32> {
+                random(seed, len).iter().map(|x| f32::from_bits((x.to_bits() + 0x8000) & 0xffff_0000)).collect()
+            };
+            let (q, k, v) = (rounded(1, n * queries * d), rounded(2, n * kv * d), rounded(3, n * kv * d));
+            let go = rounded(4, q.len());
+            let (out, lse) = reference::attention(&q, &k, &v, heads, &segments);
+            let (gq, gk, gv) = reference::attention_backward(&q, &k, &v, &out, &lse, &go, heads, &segments);
+            let run = |threads: usize| {
+                let (pool, isa, precision) = (Pool::new(threads).unwrap(), Isa::Amx, Precision::Bf16);
+                let mut scratch = vec![f32::NAN; attention::backward_scratch(heads, n, threads, isa, precision)];
+                let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
+                let mut got = [q.len(), n * queries, q.len(), k.len(), v.len()].map(|len| vec![f32::NAN; len]);
+                let [got_out, got_lse, gq, gk, gv] = &mut got;
+                attention::forward(&mut ctx, heads, &segments, (&q, &k, &v), (got_out, got_lse));
+                attention::backward(&mut ctx, heads, &segments, (&q, &k, &v), (&out, &lse, &go), (gq, gk, gv));
+                got
+            };
+            let got = run(1);
+            assert_eq!(got, run(3), "the number of threads changed a bit");
+            // Probabilities and their gradients are rounded on the way. The error of a sum goes with the size of its terms, not with
+            // the sum's; a row that sees one key has a gradient of zero, by cancelling.
+            let want = [("out", &out), ("lse", &lse), ("gq", &gq), ("gk", &gk), ("gv", &gv)];
+            for (got, (name, want)) in got.iter().zip(want) {
+                let size = want.iter().fold(1e-3_f32, |size, x| size.max(x.abs()));
+                for (got, want) in got.iter().zip(want) {
+                    assert!(
+                        (got - want).abs() <= 2e-2 * size,
+                        "{name} {got} for {want}, of {size}: {heads:?} {lens:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn attention_matches_the_reference() {
-    let whole = |lens: &[usize]| {
-        let mut start = 0;
-        let segments: Vec<Segment> = lens
-            .iter()
-            .map(|&len| {
-                start += len;
-                Segment { q_start: start - len, q_len: len, k_start: start - len, k_len: len }
-            })
-            .collect();
-        (segments, start)
-    };
     for lens in [&[1][..], &[5, 0, 3], &[64], &[65, 130], &[200]] {
         for (queries, kv, d, window) in
             [(1, 1, 1, None), (4, 2, 16, None), (3, 3, 5, Some(1)), (7, 1, 64, Some(70)), (2, 2, 32, Some(64))]
@@ -98,8 +149,9 @@ fn attention_matches_the_reference() {
             let (out, lse) = reference::attention(&q, &k, &v, heads, &segments);
             let got = same_bits("attention", |isa, pool| {
                 let (mut out, mut lse) = (vec![f32::NAN; q.len()], vec![f32::NAN; n * queries]);
-                let mut scratch = vec![f32::NAN; attention::scratch(heads, pool.threads())];
-                attention::forward(isa, pool, heads, &segments, &q, &k, &v, &mut out, &mut lse, &mut scratch);
+                let mut scratch = vec![f32::NAN; attention::scratch(heads, pool.threads(), isa, Precision::F32)];
+                let mut ctx = Ctx { pool, isa, precision: Precision::F32, scratch: &mut scratch };
+                attention::forward(&mut ctx, heads, &segments, (&q, &k, &v), (&mut out, &mut lse));
                 out.extend(lse);
                 out
             });
@@ -109,17 +161,11 @@ fn attention_matches_the_reference() {
             let got = same_bits("attention backward", |isa, pool| {
                 let (mut gq, mut gk, mut gv) =
                     (vec![f32::NAN; q.len()], vec![f32::NAN; k.len()], vec![f32::NAN; v.len()]);
-                let mut scratch = vec![f32::NAN; attention::scratch(heads, pool.threads())];
-                attention::backward(
-                    isa,
-                    pool,
-                    heads,
-                    &segments,
-                    (&q, &k, &v),
-                    (&out, &lse, &go),
-                    (&mut gq, &mut gk, &mut gv),
-                    &mut scratch,
-                );
+                let len = attention::backward_scratch(heads, n, pool.threads(), isa, Precision::F32);
+                let mut scratch = vec![f32::NAN; len];
+                let mut ctx = Ctx { pool, isa, precision: Precision::F32, scratch: &mut scratch };
+                let to = (&mut gq[..], &mut gk[..], &mut gv[..]);
+                attention::backward(&mut ctx, heads, &segments, (&q, &k, &v), (&out, &lse, &go), to);
                 [gq, gk, gv].concat()
             });
             close("gq", &got[..q.len()], &gq, 1e-4);
@@ -135,15 +181,19 @@ fn attention_over_a_cache_equals_attention_over_the_whole() {
     let n = 90;
     let (q, k, v) = (random(1, n * 64), random(2, n * 32), random(3, n * 32));
     let pool = Pool::new(2).unwrap();
-    let mut scratch = vec![0.0; attention::scratch(heads, 2)];
+    let (isa, precision) = (Isa::best(), Precision::F32);
+    let mut scratch = vec![0.0; attention::scratch(heads, 2, isa, precision)];
     let mut run = |segment: Segment, q: &[f32]| {
         let (mut out, mut lse) = (vec![0.0; q.len()], vec![0.0; q.len() / 16]);
-        attention::forward(Isa::best(), &pool, heads, &[segment], q, &k, &v, &mut out, &mut lse, &mut scratch);
+        let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
+        attention::forward(&mut ctx, heads, &[segment], (q, &k, &v), (&mut out, &mut lse));
         out
     };
     let whole = run(Segment { q_start: 0, q_len: n, k_start: 0, k_len: n }, &q);
     let last = run(Segment { q_start: 0, q_len: 3, k_start: 0, k_len: n }, &q[(n - 3) * 64..]);
     close("last rows", &last, &whole[(n - 3) * 64..], 1e-6);
+    let last = run(Segment { q_start: 0, q_len: 1, k_start: 0, k_len: n }, &q[(n - 1) * 64..]);
+    close("last row", &last, &whole[(n - 1) * 64..], 1e-6);
 }
 
 #[test]

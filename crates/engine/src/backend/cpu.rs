@@ -330,7 +330,7 @@ impl Cpu {
                 );
             }
             Instr::Attention { heads, q, k, v, out, lse, scratch } => {
-                attention::forward(isa, pool, heads, batch.segments, r(q), r(k), r(v), w(out), w(lse), w(scratch));
+                attention::forward(&mut ctx(scratch), heads, batch.segments, (r(q), r(k), r(v)), (w(out), w(lse)));
             }
             Instr::CachedAttention { block, heads, q, k, v, out, lse, scratch } => {
                 let width = heads.kv * heads.d;
@@ -339,19 +339,11 @@ impl Cpu {
                 keys[past * width..][..n * width].copy_from_slice(r(k));
                 values[past * width..][..n * width].copy_from_slice(r(v));
                 let segment = [Segment { q_start: 0, q_len: n, k_start: 0, k_len: past + n }];
-                attention::forward(isa, pool, heads, &segment, r(q), keys, values, w(out), w(lse), w(scratch));
+                attention::forward(&mut ctx(scratch), heads, &segment, (r(q), keys, values), (w(out), w(lse)));
             }
             Instr::AttentionBackward { heads, read: [q, k, v, out, lse, go], write: [gq, gk, gv], scratch } => {
-                attention::backward(
-                    isa,
-                    pool,
-                    heads,
-                    batch.segments,
-                    (r(q), r(k), r(v)),
-                    (r(out), r(lse), r(go)),
-                    (w(gq), w(gk), w(gv)),
-                    w(scratch),
-                );
+                let (given, to) = ((r(out), r(lse), r(go)), (w(gq), w(gk), w(gv)));
+                attention::backward(&mut ctx(scratch), heads, batch.segments, (r(q), r(k), r(v)), given, to);
             }
             Instr::Gated { act, gate, up, out } => gated::forward(isa, pool, act, r(gate), r(up), w(out)),
             Instr::GatedBackward { act, gate, up, g } => gated::backward(isa, pool, act, w(gate), w(up), r(g)),

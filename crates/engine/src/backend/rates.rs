@@ -37,9 +37,11 @@ pub fn measure_rates(machine: Machine) -> Rates {
         / best(|| dequant::dequantize_row(machine.isa, ty, &blocks[..ty.row_bytes(SIZE).unwrap_or(0)], &mut row));
     let heads = Heads { queries: 8, kv: 8, d: 64, scale: 0.1, window: None };
     let segments = [Segment { q_start: 0, q_len: TOKENS, k_start: 0, k_len: TOKENS }];
-    let (mut lse, mut scratch) = (vec![0.0; TOKENS * 8], vec![0.0; attention::scratch(heads, machine.threads)]);
+    let mut lse = vec![0.0; TOKENS * 8];
+    let mut scratch = vec![0.0; attention::scratch(heads, machine.threads, machine.isa, machine.precision)];
     let seconds = best(|| {
-        attention::forward(machine.isa, &pool, heads, &segments, &x, &x, &x, &mut y, &mut lse, &mut scratch);
+        let mut ctx = Ctx { pool: &pool, isa: machine.isa, precision: machine.precision, scratch: &mut scratch };
+        attention::forward(&mut ctx, heads, &segments, (&x, &x, &x), (&mut y, &mut lse));
     });
     let attention = 2.0 * (TOKENS * TOKENS * SIZE) as f64 / seconds;
     let weight = vec![1.0; SIZE];

@@ -10,7 +10,6 @@
 
 mod fill;
 mod stage;
-mod tile;
 
 use std::ops::Range;
 
@@ -19,6 +18,7 @@ use super::product::{Left, Product, Right, Side};
 use super::split::Split;
 use super::{Ctx, Start};
 use crate::Pool;
+use crate::amx::{K_TILE, Pair, SIDE, Square, Tiles};
 use crate::rows::Rows;
 
 /// Rows and length of the block of the left operand: 1 MiB, half of a second-level cache. The length is whole blocks of every type.
@@ -26,10 +26,6 @@ const LEFT_ROWS: usize = 512;
 const LEFT_K: usize = 1024;
 /// Outputs of a task at most, unless a block of the weights is longer.
 const UNIT: usize = 128;
-/// Outputs and rows that meet at once: two tiles.
-const SIDE: usize = 32;
-/// Elements of the sum in a tile.
-const K_TILE: usize = 32;
 /// f32 elements in the place of a tile.
 const TILE: usize = 256;
 
@@ -145,7 +141,7 @@ impl Block<'_> {
             }
         }
         // SAFETY: the product checked that this processor has AMX and that its kernel lets us use it.
-        let tiles = unsafe { tile::Tiles::configure() };
+        let tiles = unsafe { Tiles::configure() };
         let steps = self.ks.len().div_ceil(K_TILE);
         let pair = 2 * TILE * steps;
         let transposed = matches!(self.right, Right::Rows(_));
@@ -158,11 +154,14 @@ impl Block<'_> {
             for ((weights, sums), j) in weights.zip(cols.clone().step_by(SIDE)) {
                 let (m, n) = (stage.rows.len(), cols.end - j);
                 let zero = matches!(self.start, Start::Zero);
-                if transposed {
-                    tiles.sum(weights, left, steps, zero, sums, n > 16, m > 16);
-                } else {
-                    tiles.sum(left, weights, steps, zero, sums, m > 16, n > 16);
-                }
+                let (rows, cols, two_rows, two_cols) =
+                    if transposed { (weights, left, n > 16, m > 16) } else { (left, weights, m > 16, n > 16) };
+                assert!(rows.len() == pair && cols.len() == pair && sums.len() == SIDE * SIDE);
+                let rows = Pair { at: rows.as_ptr(), line: 16, second: steps * TILE, step: TILE };
+                let cols = Pair { at: cols.as_ptr(), line: 16, second: TILE, step: 2 * TILE };
+                let sums = Square { at: sums.as_mut_ptr(), line: SIDE };
+                // SAFETY: two runs of `steps` tiles, `steps` pairs of tiles and a whole square, by the lengths just checked.
+                unsafe { tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols) };
             }
             // SAFETY: as above.
             unsafe { stage.end(out, scratch.sums) };

@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use super::lanes::{Lanes, Sweep, sweep};
 use super::tiled::Kernel;
+use crate::avx512::{mask, transpose_16};
 
 pub(super) const KERNEL: Kernel = Kernel { lanes: 16, rows: 12, sweep: sweep_12, transpose };
 
@@ -49,12 +50,6 @@ impl Lanes for F32x16 {
     }
 }
 
-/// The lowest `count` lanes, 16 at most.
-#[inline(always)]
-fn mask(count: usize) -> __mmask16 {
-    ((1_u32 << count) - 1) as u16
-}
-
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn sweep_12(s: &Sweep) {
     // SAFETY: the caller's promise.
@@ -76,32 +71,4 @@ unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usi
             }
         }
     }
-}
-
-/// Transposes a square of 16 x 16 32-bit elements: pairs, quads, then quarters of a vector change places.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn transpose_16(r: [__m512; 16]) -> [__m512; 16] {
-    let mut quads = [_mm512_setzero_ps(); 16];
-    for i in 0..4 {
-        let [a, b, c, d] = [r[4 * i], r[4 * i + 1], r[4 * i + 2], r[4 * i + 3]];
-        let (ab, cd) = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
-        let (ab_high, cd_high) = (_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
-        // After this, quarter `q` of `quads[4 i + j]` holds column `4 q + j` of rows `4 i..4 i + 4`.
-        quads[4 * i] = _mm512_shuffle_ps::<0x44>(ab, cd);
-        quads[4 * i + 1] = _mm512_shuffle_ps::<0xee>(ab, cd);
-        quads[4 * i + 2] = _mm512_shuffle_ps::<0x44>(ab_high, cd_high);
-        quads[4 * i + 3] = _mm512_shuffle_ps::<0xee>(ab_high, cd_high);
-    }
-    let mut out = [_mm512_setzero_ps(); 16];
-    for j in 0..4 {
-        let [a, b, c, d] = [quads[j], quads[4 + j], quads[8 + j], quads[12 + j]];
-        let even = [_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0x88>(c, d)];
-        let odd = [_mm512_shuffle_f32x4::<0xdd>(a, b), _mm512_shuffle_f32x4::<0xdd>(c, d)];
-        out[j] = _mm512_shuffle_f32x4::<0x88>(even[0], even[1]);
-        out[4 + j] = _mm512_shuffle_f32x4::<0x88>(odd[0], odd[1]);
-        out[8 + j] = _mm512_shuffle_f32x4::<0xdd>(even[0], even[1]);
-        out[12 + j] = _mm512_shuffle_f32x4::<0xdd>(odd[0], odd[1]);
-    }
-    out
 }

@@ -1,7 +1,5 @@
 //! The derivative's instructions for every operation. Gradients flow only where one was asked for.
 
-use pocketune_kernels::attention;
-
 use super::Emitter;
 use crate::graph::{Node, Op, ParamId, ValueId, WeightId};
 use crate::plan::Mode;
@@ -31,7 +29,7 @@ impl Emitter<'_> {
                 self.pass(input(0), g);
             }
             Op::Attention { heads } => {
-                let scratch = self.scratch(attention::scratch(*heads, self.request.machine.threads));
+                let scratch = self.scratch(self.attention_backward(*heads));
                 let [q, k, v] = [0, 1, 2].map(|i| self.at(input(i)));
                 let read = [q, k, v, self.at(node.outputs[0]), self.at(node.outputs[1]), g];
                 let write = [0, 1, 2].map(|i| self.value_buffer(input(i), Kind::Work));

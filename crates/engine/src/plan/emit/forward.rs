@@ -1,7 +1,5 @@
 //! The forward instruction of every operation.
 
-use pocketune_kernels::attention;
-
 use super::{Emitter, scratch};
 use crate::graph::{Op, ValueId, WeightId};
 use crate::plan::Mode;
@@ -52,7 +50,7 @@ impl Emitter<'_> {
                 Instr::Rope { table: *table, d: *d, pairs: *pairs, x, inverse: false }
             }
             Op::Attention { heads } => {
-                let scratch = self.scratch(attention::scratch(*heads, self.request.machine.threads));
+                let scratch = self.scratch(self.attention(*heads));
                 let [q, k, v] = [0, 1, 2].map(|i| self.at(input(i)));
                 let [out, lse] = [0, 1].map(|i| self.define(node.outputs[i]));
                 match (self.request.mode, node.block) {

@@ -1,5 +1,6 @@
 //! How much scratch memory the kernels of an instruction ask for, in floats.
 
+use pocketune_kernels::attention::{self, Heads};
 use pocketune_kernels::{BlockType, matmul};
 
 use super::Emitter;
@@ -9,6 +10,16 @@ use crate::plan::{Loss, Mode, Request};
 impl Emitter<'_> {
     pub(super) fn matvec(&self) -> usize {
         matmul::matvec_scratch(self.request.machine.threads)
+    }
+
+    pub(super) fn attention(&self, heads: Heads) -> usize {
+        let m = self.request.machine;
+        attention::scratch(heads, m.threads, m.isa, m.precision)
+    }
+
+    pub(super) fn attention_backward(&self, heads: Heads) -> usize {
+        let m = self.request.machine;
+        attention::backward_scratch(heads, self.request.tokens, m.threads, m.isa, m.precision)
     }
 
     pub(super) fn nt(&self, weight: WeightId, n: usize) -> usize {

@@ -6,21 +6,13 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::super::Weight;
-use super::super::avx512::transpose_16;
 use super::super::product::Left;
 use super::{K_TILE, SIDE, TILE};
+use crate::avx512::{interleave, round, transpose_16};
 use crate::dequant::dequantize_row_bf16;
 
 /// How far ahead the left operand is asked for.
 const PIECES_AHEAD: usize = 4;
-
-/// Rounds 32 floats to bf16.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bf16")]
-fn round(low: __m512, high: __m512) -> __m512i {
-    // SAFETY: both are 64 bytes of plain bits.
-    unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
-}
 
 /// Rounds and stores 32 floats.
 #[inline]
@@ -143,6 +135,8 @@ pub(super) unsafe fn weight_cols(w: &Weight, js: Range<usize>, ks: Range<usize>,
         let (step, row) = (pair / 16, pair % 16);
         for (v, (a, b)) in first.as_chunks::<SIDE>().0.iter().zip(second.as_chunks::<SIDE>().0).enumerate() {
             let tiles = &mut to[(v * steps + step) * 2 * TILE..][..2 * TILE];
+            // SAFETY: both have 64 bytes.
+            let (a, b) = unsafe { (_mm512_loadu_si512(a.as_ptr().cast()), _mm512_loadu_si512(b.as_ptr().cast())) };
             for (half, pairs) in interleave(a, b).into_iter().enumerate() {
                 let to: &mut [f32] = &mut tiles[half * TILE + row * 16..][..16];
                 // SAFETY: `to` has 64 bytes.
@@ -150,18 +144,4 @@ pub(super) unsafe fn weight_cols(w: &Weight, js: Range<usize>, ks: Range<usize>,
             }
         }
     }
-}
-
-/// `a[0], b[0], a[1], b[1]` and so on.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn interleave(a: &[u16; 32], b: &[u16; 32]) -> [__m512i; 2] {
-    // SAFETY: both have 64 bytes.
-    let (a, b) = unsafe { (_mm512_loadu_si512(a.as_ptr().cast()), _mm512_loadu_si512(b.as_ptr().cast())) };
-    // Unpacking works inside quarters: these hold elements 8 q.. of both, and those 8 q + 4..; the quarters then change places.
-    let (low, high) = (_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b));
-    [
-        _mm512_permutex2var_epi64(low, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high),
-        _mm512_permutex2var_epi64(low, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), high),
-    ]
 }

@@ -5,9 +5,9 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::super::Start;
-use super::super::avx512::transpose_16;
 use super::super::out::Out;
 use super::SIDE;
+use crate::avx512::{mask, transpose_16};
 
 /// Up to 32 rows and the columns of a task. Square `q` holds columns `32 q..` of them, `transposed` or not.
 pub(super) struct Stage {
@@ -101,9 +101,4 @@ impl Stage {
             }
         }
     }
-}
-
-/// The lowest `count` lanes.
-fn mask(count: usize) -> __mmask16 {
-    if count >= 16 { !0 } else { (1 << count) - 1 }
 }

@@ -1,0 +1,57 @@
+//! Moves inside AVX-512 registers that several kernels need: transposing squares, rounding to bf16, interleaving rows.
+
+use std::arch::x86_64::*;
+
+/// The lowest `count` lanes, all from 16 on.
+#[inline(always)]
+pub(crate) fn mask(count: usize) -> __mmask16 {
+    if count >= 16 { !0 } else { (1 << count) - 1 }
+}
+
+/// Rounds 32 floats to bf16.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+pub(crate) fn round(low: __m512, high: __m512) -> __m512i {
+    // SAFETY: both are 64 bytes of plain bits.
+    unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
+}
+
+/// `a[0], b[0], a[1], b[1]` and so on, of 32 16-bit elements each.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(crate) fn interleave(a: __m512i, b: __m512i) -> [__m512i; 2] {
+    // Unpacking works inside quarters: these hold elements 8 q.. of both, and those 8 q + 4..; the quarters then change places.
+    let (low, high) = (_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b));
+    [
+        _mm512_permutex2var_epi64(low, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high),
+        _mm512_permutex2var_epi64(low, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), high),
+    ]
+}
+
+/// Transposes a square of 16 x 16 32-bit elements: pairs, quads, then quarters of a vector change places.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn transpose_16(r: [__m512; 16]) -> [__m512; 16] {
+    let mut quads = [_mm512_setzero_ps(); 16];
+    for i in 0..4 {
+        let [a, b, c, d] = [r[4 * i], r[4 * i + 1], r[4 * i + 2], r[4 * i + 3]];
+        let (ab, cd) = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
+        let (ab_high, cd_high) = (_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
+        // After this, quarter `q` of `quads[4 i + j]` holds column `4 q + j` of rows `4 i..4 i + 4`.
+        quads[4 * i] = _mm512_shuffle_ps::<0x44>(ab, cd);
+        quads[4 * i + 1] = _mm512_shuffle_ps::<0xee>(ab, cd);
+        quads[4 * i + 2] = _mm512_shuffle_ps::<0x44>(ab_high, cd_high);
+        quads[4 * i + 3] = _mm512_shuffle_ps::<0xee>(ab_high, cd_high);
+    }
+    let mut out = [_mm512_setzero_ps(); 16];
+    for j in 0..4 {
+        let [a, b, c, d] = [quads[j], quads[4 + j], quads[8 + j], quads[12 + j]];
+        let even = [_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0x88>(c, d)];
+        let odd = [_mm512_shuffle_f32x4::<0xdd>(a, b), _mm512_shuffle_f32x4::<0xdd>(c, d)];
+        out[j] = _mm512_shuffle_f32x4::<0x88>(even[0], even[1]);
+        out[4 + j] = _mm512_shuffle_f32x4::<0x88>(odd[0], odd[1]);
+        out[8 + j] = _mm512_shuffle_f32x4::<0xdd>(even[0], even[1]);
+        out[12 + j] = _mm512_shuffle_f32x4::<0xdd>(odd[0], odd[1]);
+    }
+    out
+}
