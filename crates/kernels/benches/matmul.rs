@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use pocketune_kernels::matmul::{self, Ctx, Precision, Start, Weight};
+use pocketune_kernels::matmul::{self, Ctx, Precision, Shape, Start, Weight};
 use pocketune_kernels::{BlockType, Isa, Pool};
 
 const N: usize = 256;
@@ -38,8 +38,8 @@ fn blocks(ty: BlockType, len: usize) -> Vec<u8> {
 
 fn run(op: Op, ctx: &mut Ctx, w: Weight, x: &[f32], n: usize, y: &mut [f32]) {
     match op {
-        Op::Nt => matmul::nt(ctx, w, &x[..n * w.cols], n, &mut y[..n * w.rows], Start::Zero),
-        Op::Nn => matmul::nn(ctx, w, &x[..n * w.rows], n, &mut y[..n * w.cols], Start::Zero),
+        Op::Nt => matmul::nt(ctx, w, &x[..n * w.cols], n, &mut y[..n * w.rows], Start::Zero, None),
+        Op::Nn => matmul::nn(ctx, w, &x[..n * w.rows], n, &mut y[..n * w.cols], Start::Zero, None),
     }
 }
 
@@ -71,8 +71,8 @@ fn products(criterion: &mut Criterion) {
                 group.throughput(Throughput::Elements((2 * N * rows * cols) as u64));
                 for (name, op) in [("nt", Op::Nt), ("nn", Op::Nn)] {
                     let len = match op {
-                        Op::Nt => matmul::nt_scratch(ty, rows, cols, N, threads, isa, precision),
-                        Op::Nn => matmul::nn_scratch(ty, rows, cols, N, threads, isa, precision),
+                        Op::Nt => matmul::nt_scratch(Shape { ty, rows, cols, n: N, rank: 0 }, threads, isa, precision),
+                        Op::Nn => matmul::nn_scratch(Shape { ty, rows, cols, n: N, rank: 0 }, threads, isa, precision),
                     };
                     let mut scratch = vec![0.0; len];
                     let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };

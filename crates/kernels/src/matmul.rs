@@ -24,7 +24,7 @@ mod split;
 mod tiled;
 mod vector;
 
-use product::{Left, Product, Right};
+use product::{Factor, Left, Product, Right, Tail};
 pub use vector::{matvec, matvec_scratch};
 
 use crate::{BlockType, Isa, Pool};
@@ -115,6 +115,26 @@ pub enum Precision {
     Bf16,
 }
 
+/// What an adapter adds to a product: `h factor`, with `h: [n, rank]` and `factor: [rank, outputs]`. The sum goes on over the rank.
+#[derive(Clone, Copy)]
+pub struct LowRank<'a> {
+    /// The low-rank values, scaled.
+    pub h: &'a [f32],
+    /// The factor.
+    pub factor: &'a [f32],
+    /// Its rows.
+    pub rank: usize,
+}
+
+impl<'a> LowRank<'a> {
+    fn tail(self, n: usize, outputs: usize) -> Tail<'a> {
+        let LowRank { h, factor, rank } = self;
+        assert_eq!(h.len(), n * rank, "length of h for n = {n} and rank {rank}");
+        assert_eq!(factor.len(), rank * outputs, "length of a factor of rank {rank} for {outputs} outputs");
+        Tail { left: Left { data: h, row: rank, k: 1 }, factor: Factor { data: factor, rank, cols: outputs } }
+    }
+}
+
 /// What a product runs on.
 pub struct Ctx<'a> {
     /// The threads that share the outputs.
@@ -127,26 +147,28 @@ pub struct Ctx<'a> {
     pub scratch: &'a mut [f32],
 }
 
-/// `y = start + x Wᵀ`, with `x: [n, cols]` and `y: [n, rows]`.
+/// `y = start + x Wᵀ + h factor`, with `x: [n, cols]` and `y: [n, rows]`.
 ///
 /// # Panics
 /// When a slice or the scratch memory has another length than the shapes ask for.
-pub fn nt(ctx: &mut Ctx, w: Weight, x: &[f32], n: usize, y: &mut [f32], start: Start) {
+pub fn nt(ctx: &mut Ctx, w: Weight, x: &[f32], n: usize, y: &mut [f32], start: Start, low_rank: Option<LowRank>) {
     assert_eq!(x.len(), n * w.cols, "length of x for n = {n} and {} columns", w.cols);
     assert_eq!(y.len(), n * w.rows, "length of y for n = {n} and {} rows", w.rows);
     let left = Left { data: x, row: w.cols, k: 1 };
-    Product { left, right: Right::Rows(w), m: n, n: w.rows, k: w.cols, out: y, start }.run(ctx);
+    let tail = low_rank.map(|low_rank| low_rank.tail(n, w.rows));
+    Product { left, right: Right::Rows(w), m: n, n: w.rows, k: w.cols, out: y, start, tail }.run(ctx);
 }
 
-/// `gx = start + g W`, with `g: [n, rows]` and `gx: [n, cols]`.
+/// `gx = start + g W + h factor`, with `g: [n, rows]` and `gx: [n, cols]`.
 ///
 /// # Panics
 /// As [`nt`].
-pub fn nn(ctx: &mut Ctx, w: Weight, g: &[f32], n: usize, gx: &mut [f32], start: Start) {
+pub fn nn(ctx: &mut Ctx, w: Weight, g: &[f32], n: usize, gx: &mut [f32], start: Start, low_rank: Option<LowRank>) {
     assert_eq!(g.len(), n * w.rows, "length of g for n = {n} and {} rows", w.rows);
     assert_eq!(gx.len(), n * w.cols, "length of gx for n = {n} and {} columns", w.cols);
     let left = Left { data: g, row: w.rows, k: 1 };
-    Product { left, right: Right::Cols(w), m: n, n: w.cols, k: w.rows, out: gx, start }.run(ctx);
+    let tail = low_rank.map(|low_rank| low_rank.tail(n, w.cols));
+    Product { left, right: Right::Cols(w), m: n, n: w.cols, k: w.rows, out: gx, start, tail }.run(ctx);
 }
 
 /// `c = start + aᵀ b`, with `a: [n, p]`, `b: [n, q]` and `c: [p, q]`; made for a small `p` (an adapter's rank).
@@ -159,36 +181,37 @@ pub fn tn(ctx: &mut Ctx, a: &[f32], b: &[f32], n: usize, p: usize, q: usize, c: 
     assert_eq!(b.len(), n * q, "length of b for n = {n} and q = {q}");
     assert_eq!(c.len(), p * q, "length of c for p = {p} and q = {q}");
     let left = Left { data: a, row: 1, k: p };
-    Product { left, right: Right::Cols(Weight::f32(n, q, b)), m: p, n: q, k: n, out: c, start }.run(ctx);
+    Product { left, right: Right::Cols(Weight::f32(n, q, b)), m: p, n: q, k: n, out: c, start, tail: None }.run(ctx);
 }
 
-/// Scratch memory of [`nt`], in f32 elements; it never shrinks when `n` grows. All types need the same.
-pub fn nt_scratch(
-    _ty: BlockType,
-    rows: usize,
-    cols: usize,
-    n: usize,
-    threads: usize,
-    isa: Isa,
-    precision: Precision,
-) -> usize {
-    product::scratch(isa, precision, threads, (n, rows, cols), product::Side::Rows)
+/// The shape of a product with a weight, for its scratch memory.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    /// How the weight is stored.
+    pub ty: BlockType,
+    /// The weight's rows.
+    pub rows: usize,
+    /// The weight's columns.
+    pub cols: usize,
+    /// Rows of the other operand.
+    pub n: usize,
+    /// Rank of what an adapter adds, or 0.
+    pub rank: usize,
+}
+
+/// Scratch memory of [`nt`], in f32 elements; it never shrinks when `n` grows.
+pub fn nt_scratch(shape: Shape, threads: usize, isa: Isa, precision: Precision) -> usize {
+    let Shape { rows, cols, n, rank, .. } = shape;
+    product::scratch(isa, precision, threads, (n, rows, cols), rank, product::Side::Rows)
 }
 
 /// Scratch memory of [`nn`], in f32 elements; it never shrinks when `n` grows.
-pub fn nn_scratch(
-    ty: BlockType,
-    rows: usize,
-    cols: usize,
-    n: usize,
-    threads: usize,
-    isa: Isa,
-    precision: Precision,
-) -> usize {
-    product::scratch(isa, precision, threads, (n, cols, rows), product::Side::Cols(ty))
+pub fn nn_scratch(shape: Shape, threads: usize, isa: Isa, precision: Precision) -> usize {
+    let Shape { ty, rows, cols, n, rank } = shape;
+    product::scratch(isa, precision, threads, (n, cols, rows), rank, product::Side::Cols(ty))
 }
 
 /// Scratch memory of [`tn`], in f32 elements; it never shrinks when `n` grows.
 pub fn tn_scratch(n: usize, p: usize, q: usize, threads: usize, isa: Isa, precision: Precision) -> usize {
-    product::scratch(isa, precision, threads, (p, q, n), product::Side::Cols(BlockType::F32))
+    product::scratch(isa, precision, threads, (p, q, n), 0, product::Side::Cols(BlockType::F32))
 }

@@ -4,7 +4,7 @@
 use half::{bf16, f16};
 use pocketune_kernels::blocks::dequantize;
 use pocketune_kernels::dequant::dequantize_row;
-use pocketune_kernels::matmul::{self, Ctx, Precision, Start, Weight};
+use pocketune_kernels::matmul::{self, Ctx, LowRank, Precision, Shape, Start, Weight};
 use pocketune_kernels::{BlockType, Isa, Pool};
 
 const ISAS: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
@@ -105,8 +105,8 @@ impl Case {
         let pool = Pool::new(threads).unwrap();
         let &Self { op, ty, rows, cols, n, .. } = self;
         let len = match op {
-            Op::Nt => matmul::nt_scratch(ty, rows, cols, n, threads, isa, precision),
-            Op::Nn => matmul::nn_scratch(ty, rows, cols, n, threads, isa, precision),
+            Op::Nt => matmul::nt_scratch(Shape { ty, rows, cols, n, rank: 0 }, threads, isa, precision),
+            Op::Nn => matmul::nn_scratch(Shape { ty, rows, cols, n, rank: 0 }, threads, isa, precision),
             Op::Tn => matmul::tn_scratch(rows, n, cols, threads, isa, precision),
         };
         let mut scratch = vec![f32::NAN; len];
@@ -114,8 +114,8 @@ impl Case {
         let mut out = if start == 2 { self.before.clone() } else { vec![f32::NAN; self.before.len()] };
         let (w, start) = (Weight::new(ty, rows, cols, &self.data), self.start(start));
         match op {
-            Op::Nt => matmul::nt(&mut ctx, w, &self.left, n, &mut out, start),
-            Op::Nn => matmul::nn(&mut ctx, w, &self.left, n, &mut out, start),
+            Op::Nt => matmul::nt(&mut ctx, w, &self.left, n, &mut out, start, None),
+            Op::Nn => matmul::nn(&mut ctx, w, &self.left, n, &mut out, start, None),
             Op::Tn => {
                 let mut b = vec![0.0; rows * cols];
                 dequantize(ty, &self.data, &mut b);
@@ -371,11 +371,53 @@ fn dequantised_rows_have_the_bits_of_the_reference() {
     }
 }
 
+/// Whether a product that goes on with an adapter's has the bits of the two one after the other.
+#[test]
+fn an_adapter_continues_the_sum() {
+    let mut random = Random(17);
+    for (rows, cols, n, rank) in [(64, 96, 5, 8), (33, 32, 70, 16), (160, 1088, 40, 33), (96, 64, 33, 1), (31, 0, 3, 4)]
+    {
+        let w = random.floats(rows * cols);
+        let w = Weight::f32(rows, cols, &w);
+        for (inputs, outputs, forward) in [(cols, rows, true), (rows, cols, false)] {
+            let (x, h, factor) = (random.floats(n * inputs), random.floats(n * rank), random.floats(rank * outputs));
+            let bias = random.floats(outputs);
+            for (isa, precision) in isas().into_iter().flat_map(|isa| PRECISIONS.map(|precision| (isa, precision))) {
+                for threads in [1, 3] {
+                    let pool = Pool::new(threads).unwrap();
+                    let shape = Shape { ty: BlockType::F32, rows, cols, n, rank };
+                    let scratch = if forward { matmul::nt_scratch } else { matmul::nn_scratch };
+                    let mut scratch = vec![f32::NAN; scratch(shape, threads, isa, precision)];
+                    let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
+                    let mut run = |start, low_rank| {
+                        let mut y = vec![f32::NAN; n * outputs];
+                        if forward {
+                            matmul::nt(&mut ctx, w, &x, n, &mut y, start, low_rank);
+                        } else {
+                            matmul::nn(&mut ctx, w, &x, n, &mut y, start, low_rank);
+                        }
+                        y
+                    };
+                    let low_rank = LowRank { h: &h, factor: &factor, rank };
+                    let (got, mut want) = (run(Start::Bias(&bias), Some(low_rank)), run(Start::Bias(&bias), None));
+                    let factor = Weight::f32(rank, outputs, &factor);
+                    let shape = Shape { ty: BlockType::F32, rows: rank, cols: outputs, n, rank: 0 };
+                    let mut scratch = vec![f32::NAN; matmul::nn_scratch(shape, threads, isa, precision)];
+                    let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
+                    matmul::nn(&mut ctx, factor, &h, n, &mut want, Start::Output, None);
+                    assert!(same_bits(&got, &want), "{} {precision:?} {rows}x{cols} rank {rank}", isa.name());
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn scratch_grows_with_n_only_and_stays_small() {
     let f = |n, isa, precision| {
-        let nt = |rows, cols| matmul::nt_scratch(BlockType::Q4_K, rows, cols, n, 8, isa, precision);
-        let nn = |rows, cols| matmul::nn_scratch(BlockType::Q4_K, rows, cols, n, 8, isa, precision);
+        let shape = |rows, cols| Shape { ty: BlockType::Q4_K, rows, cols, n, rank: 16 };
+        let nt = |rows, cols| matmul::nt_scratch(shape(rows, cols), 8, isa, precision);
+        let nn = |rows, cols| matmul::nn_scratch(shape(rows, cols), 8, isa, precision);
         let tn = matmul::tn_scratch(n, 128, 11008, 8, isa, precision);
         [nt(151_936, 11_008), nn(151_936, 11_008), nt(8, 256), nn(8, 256), tn]
     };

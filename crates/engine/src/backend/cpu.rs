@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use pocketune_kernels::attention::Segment;
-use pocketune_kernels::matmul::{Ctx, Start, Weight, matvec, nn, nt, tn};
+use pocketune_kernels::matmul::{Ctx, LowRank, Start, Weight, matvec, nn, nt, tn};
 use pocketune_kernels::update::{AdamW, Sgd};
 use pocketune_kernels::{Pool, attention, cross_entropy, dequant, elementwise, gated, norm, rope, update};
 
@@ -253,6 +253,7 @@ impl Cpu {
         let fixed = |span: Span| unsafe { arena.read(span.range()) };
         let vector = |id: VectorId| fixed(self.layout.vectors[id.0]);
         let factor = |id: ParamId| Weight::f32(self.ranks[id.0].0, self.ranks[id.0].1, fixed(self.layout.param(id)));
+        let low_rank = |id: ParamId, h| LowRank { h, factor: fixed(self.layout.param(id)), rank: self.ranks[id.0].0 };
         let start = |add: bool| if add { Start::Output } else { Start::Zero };
         let pool = &self.pool;
         let ctx = |scratch: Buf| Ctx { pool, isa, precision: self.machine.precision, scratch: w(scratch) };
@@ -279,41 +280,40 @@ impl Cpu {
                 if one_row {
                     matvec(&mut ctx(scratch), factor(a), r(x), h, Start::Zero);
                 } else {
-                    nt(&mut ctx(scratch), factor(a), r(x), n, h, Start::Zero);
+                    nt(&mut ctx(scratch), factor(a), r(x), n, h, Start::Zero, None);
                 }
                 elementwise::scale(pool, h, scale);
             }
-            Instr::LoraDownBackward { a, x, gh, ga, gx, scratch } => {
+            Instr::LoraDownBackward { a, x, gh, ga, scratch } => {
                 let (rank, cols) = self.ranks[a.0];
                 let (grad, add) = self.gradient(ga, &w, first_piece);
                 tn(&mut ctx(scratch), r(gh), r(x), n, rank, cols, grad, start(add));
-                if let Some((gx, add)) = gx {
-                    nn(&mut ctx(scratch), factor(a), r(gh), n, w(gx), start(add));
-                }
             }
             Instr::Linear { weight, bias, lora, x, out, scratch } => {
                 let first = bias.map_or(Start::Zero, |bias| Start::Bias(vector(bias)));
                 let (weight, out) = (self.weights.matrix(weight), w(out));
                 if one_row {
                     matvec(&mut ctx(scratch), weight, r(x), out, first);
+                    if let Some((b, h)) = lora {
+                        nn(&mut ctx(scratch), factor(b), r(h), n, out, Start::Output, None);
+                    }
                 } else {
-                    nt(&mut ctx(scratch), weight, r(x), n, out, first);
-                }
-                if let Some((b, h)) = lora {
-                    nn(&mut ctx(scratch), factor(b), r(h), n, out, Start::Output);
+                    let low_rank = lora.map(|(b, h)| low_rank(b, r(h)));
+                    nt(&mut ctx(scratch), weight, r(x), n, out, first, low_rank);
                 }
             }
             Instr::LinearBackward { weight, g, gx, lora, scratch } => {
-                if let Some((gx, add)) = gx {
-                    nn(&mut ctx(scratch), self.weights.matrix(weight), r(g), n, w(gx), start(add));
-                }
                 if let Some(lora) = lora {
                     let (rank, cols) = self.ranks[lora.b.0];
                     let gh = w(lora.gh);
-                    nt(&mut ctx(scratch), factor(lora.b), r(g), n, gh, Start::Zero);
+                    nt(&mut ctx(scratch), factor(lora.b), r(g), n, gh, Start::Zero, None);
                     elementwise::scale(pool, gh, lora.scale);
                     let (grad, add) = self.gradient(lora.gb, &w, first_piece);
                     tn(&mut ctx(scratch), r(lora.h), r(g), n, rank, cols, grad, start(add));
+                }
+                if let Some((gx, add)) = gx {
+                    let low_rank = lora.map(|lora| low_rank(lora.a, r(lora.gh)));
+                    nn(&mut ctx(scratch), self.weights.matrix(weight), r(g), n, w(gx), start(add), low_rank);
                 }
             }
             Instr::Rope { table, d, pairs, x, inverse } => {
@@ -445,7 +445,7 @@ impl Cpu {
             };
             for piece in pieces.clone() {
                 let logits = &mut logits[place(&piece)];
-                nt(&mut ctx, matrix.part(piece.clone()), gathered, count, logits, Start::Zero);
+                nt(&mut ctx, matrix.part(piece.clone()), gathered, count, logits, Start::Zero, None);
                 cross_entropy::take_in(isa, &self.pool, logits, piece.start, labels, &mut state);
                 if head.stream {
                     self.weights.release_rows(head.weight, piece);
@@ -461,17 +461,11 @@ impl Cpu {
             for piece in pieces {
                 let (logits, part) = (&mut logits[place(&piece)], matrix.part(piece.clone()));
                 if !head.loss.retain {
-                    nt(&mut ctx, part, gathered, count, logits, Start::Zero);
+                    nt(&mut ctx, part, gathered, count, logits, Start::Zero, None);
                 }
                 cross_entropy::gradient(isa, &self.pool, logits, piece.start, labels, &state, scale);
-                nn(
-                    &mut ctx,
-                    part,
-                    logits,
-                    count,
-                    gradients,
-                    if piece.start == 0 { Start::Zero } else { Start::Output },
-                );
+                let start = if piece.start == 0 { Start::Zero } else { Start::Output };
+                nn(&mut ctx, part, logits, count, gradients, start, None);
                 if head.stream {
                     self.weights.release_rows(head.weight, piece);
                 }

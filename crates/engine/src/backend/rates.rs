@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use pocketune_kernels::attention::{self, Heads, Segment};
-use pocketune_kernels::matmul::{Ctx, Start, Weight, nt, nt_scratch};
+use pocketune_kernels::matmul::{Ctx, Shape, Start, Weight, nt, nt_scratch};
 use pocketune_kernels::{BlockType, Pool, dequant, norm};
 
 use crate::plan::{Machine, Rates};
@@ -19,7 +19,12 @@ pub fn measure_rates(machine: Machine) -> Rates {
     let blocks = vec![0x11_u8; SIZE * ty.row_bytes(SIZE).unwrap_or(0)];
     let (x, mut y) = (vec![0.5_f32; TOKENS * SIZE], vec![0.0_f32; TOKENS * SIZE]);
     let mut product = |weight: Weight| {
-        let len = nt_scratch(weight.ty, weight.rows, SIZE, TOKENS, machine.threads, machine.isa, machine.precision);
+        let len = nt_scratch(
+            Shape { ty: weight.ty, rows: weight.rows, cols: SIZE, n: TOKENS, rank: 0 },
+            machine.threads,
+            machine.isa,
+            machine.precision,
+        );
         let mut scratch = vec![0.0; len];
         let flops = 2.0 * (TOKENS * weight.rows * SIZE) as f64;
         let out = &mut y[..TOKENS * weight.rows];
@@ -27,7 +32,7 @@ pub fn measure_rates(machine: Machine) -> Rates {
             / best(|| {
                 let mut ctx =
                     Ctx { pool: &pool, isa: machine.isa, precision: machine.precision, scratch: &mut scratch };
-                nt(&mut ctx, weight, &x, TOKENS, out, Start::Zero);
+                nt(&mut ctx, weight, &x, TOKENS, out, Start::Zero, None);
             })
     };
     let adapter = vec![0.1_f32; 16 * SIZE];

@@ -106,7 +106,6 @@ pub enum Instr {
         x: Buf,
         gh: Buf,
         ga: Grad,
-        gx: Option<(Buf, bool)>,
         scratch: Buf,
     },
     Linear {
@@ -219,10 +218,11 @@ pub enum Instr {
     },
 }
 
-/// The adapter's part of a linear's backward pass: `gB = hᵀ g`, `gh = scale g B`.
+/// The adapter's part of a linear's backward pass: `gB = hᵀ g`, `gh = scale g B`, and `gh A` is added to the input's gradient.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub struct LoraUp {
+    pub a: ParamId,
     pub b: ParamId,
     pub scale: f32,
     pub h: Buf,
@@ -269,13 +269,10 @@ impl Instr {
                 see(h, Write);
                 see(scratch, Write);
             }
-            Instr::LoraDownBackward { x, gh, ga, gx, scratch, .. } => {
+            Instr::LoraDownBackward { x, gh, ga, scratch, .. } => {
                 see(x, Read);
                 see(gh, Read);
                 grad(see, ga);
-                if let Some(gx) = gx {
-                    target(see, gx);
-                }
                 see(scratch, Write);
             }
             Instr::Linear { lora, x, out, scratch, .. } => {

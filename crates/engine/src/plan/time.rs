@@ -147,19 +147,17 @@ impl Clock<'_> {
         let (mut frozen, mut thin, mut attended, mut again, mut bytes) = (0.0, 0.0, 0.0, 0.0, 0.0);
         match *instr {
             Instr::Linear { weight, lora, .. } => {
-                frozen = 2.0 * n * matrix(weight);
+                frozen = 2.0 * n * (matrix(weight) + lora.map_or(0.0, |(b, _)| param(b)));
                 again = (times - 1.0) * matrix(weight);
-                thin = lora.map_or(0.0, |(b, _)| 2.0 * n * param(b));
             }
             Instr::LinearBackward { weight, gx, lora, .. } => {
                 if gx.is_some() {
-                    frozen = 2.0 * n * matrix(weight);
+                    frozen = 2.0 * n * (matrix(weight) + lora.map_or(0.0, |lora| param(lora.a)));
                     again = (times - 1.0) * matrix(weight);
                 }
                 thin = lora.map_or(0.0, |lora| 4.0 * n * param(lora.b));
             }
-            Instr::LoraDown { a, .. } => thin = 2.0 * n * param(a),
-            Instr::LoraDownBackward { a, gx, .. } => thin = if gx.is_some() { 4.0 } else { 2.0 } * n * param(a),
+            Instr::LoraDown { a, .. } | Instr::LoraDownBackward { a, .. } => thin = 2.0 * n * param(a),
             Instr::Attention { heads, .. } | Instr::CachedAttention { heads, .. } => {
                 attended = 4.0 * n * seen(heads.window, length) * (heads.queries * heads.d) as f64;
             }

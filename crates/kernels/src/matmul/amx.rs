@@ -14,7 +14,7 @@ mod stage;
 use std::ops::Range;
 
 use super::out::Out;
-use super::product::{Left, Product, Right, Side};
+use super::product::{Factor, Left, Product, Right, Side, Tail};
 use super::split::Split;
 use super::{Ctx, Start};
 use crate::Pool;
@@ -42,17 +42,17 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    pub fn new((m, n, k): (usize, usize, usize), side: Side) -> Self {
+    pub fn new((m, n, k): (usize, usize, usize), rank: usize, side: Side) -> Self {
         let (least, most, k_block) = match side {
             Side::Cols(ty) if ty.block_len() > UNIT => (ty.block_len(), ty.block_len(), LEFT_K / 2),
             _ => (SIDE, UNIT, LEFT_K),
         };
-        let padded = k.min(k_block).next_multiple_of(K_TILE);
+        let padded = k.min(k_block).next_multiple_of(K_TILE) + rank.next_multiple_of(K_TILE);
         let buffer = match side {
             Side::Rows => padded / 2,
             Side::Cols(_) => most,
         };
-        let left = m.min(LEFT_ROWS).next_multiple_of(SIDE) * k.min(k_block).next_multiple_of(K_TILE) / 2;
+        let left = m.min(LEFT_ROWS).next_multiple_of(SIDE) * padded / 2;
         let unit = most.min(n.next_multiple_of(SIDE));
         Self { left, least, most, k_block, weights: unit * padded / 2, buffer, sums: unit * SIDE }
     }
@@ -76,7 +76,8 @@ struct Scratch<'a> {
 
 pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
     let (m, n, k, right) = (product.m, product.n, product.k, product.right);
-    let sizes = Sizes::new((m, n, k), right.side());
+    let rank = product.tail.map_or(0, |tail| tail.factor.rank);
+    let sizes = Sizes::new((m, n, k), rank, right.side());
     let threads = ctx.pool.threads();
     let line = ctx.scratch.as_ptr().align_offset(64);
     let (packed, rest) = ctx.scratch[line..].split_at_mut(sizes.left);
@@ -89,8 +90,17 @@ pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
         for k0 in (0..k).step_by(sizes.k_block) {
             let ks = k0..k.min(k0 + sizes.k_block);
             let left = &product.left.data[m0 * product.left.row + k0 * product.left.k..];
-            pack(ctx.pool, Left { data: left, ..product.left }, rows, ks.len(), right, packed);
-            let block = Block { left: packed, right, ks, start: if k0 == 0 { product.start } else { Start::Output } };
+            let tail = product.tail.filter(|_| ks.end == k);
+            let main = ks.len().div_ceil(K_TILE);
+            let steps = main + tail.map_or(0, |tail| tail.factor.rank.div_ceil(K_TILE));
+            let left = Left { data: left, ..product.left };
+            pack(ctx.pool, left, rows, ks.len(), right, fill::Place { first: 0, steps }, packed);
+            if let Some(Tail { left, factor }) = tail {
+                let left = Left { data: &left.data[m0 * left.row..], ..left };
+                pack(ctx.pool, left, rows, factor.rank, right, fill::Place { first: main, steps }, packed);
+            }
+            let start = if k0 == 0 { product.start } else { Start::Output };
+            let block = Block { left: packed, right, ks, tail: tail.map(|tail| tail.factor), steps, start };
             ctx.pool.run(split.tasks(), &|task, thread| {
                 // SAFETY: no two running tasks share `thread`, and so none shares this part.
                 let mine = unsafe { scratch.range(thread * per_thread..(thread + 1) * per_thread) };
@@ -103,9 +113,9 @@ pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
     }
 }
 
-/// Rounds `rows` by `len` elements of the left operand and lays them out in tiles, pair by pair of them.
-fn pack(pool: &Pool, left: Left, rows: usize, len: usize, right: Right, to: &mut [f32]) {
-    let pair = 2 * TILE * len.div_ceil(K_TILE);
+/// Rounds `rows` by `len` elements of a left operand and lays them out in tiles, pair by pair of them.
+fn pack(pool: &Pool, left: Left, rows: usize, len: usize, right: Right, place: fill::Place, to: &mut [f32]) {
+    let pair = 2 * TILE * place.steps;
     let pairs = rows.div_ceil(SIDE);
     let pieces = Rows::new(&mut to[..pairs * pair], pair);
     pool.run(pairs, &|pair, _| {
@@ -114,8 +124,8 @@ fn pack(pool: &Pool, left: Left, rows: usize, len: usize, right: Right, to: &mut
         // SAFETY: the product checked that this processor has the instructions.
         unsafe {
             match right {
-                Right::Rows(_) => fill::left_cols(left, rows, len, to),
-                Right::Cols(_) => fill::left_rows(left, rows, len, to),
+                Right::Rows(_) => fill::left_cols(left, rows, len, place, to),
+                Right::Cols(_) => fill::left_rows(left, rows, len, place, to),
             }
         }
     });
@@ -126,23 +136,39 @@ struct Block<'a> {
     left: &'a [f32],
     right: Right<'a>,
     ks: Range<usize>,
+    /// The adapter's factor, in the last block: the sum goes on over its rows.
+    tail: Option<Factor<'a>>,
+    /// Tiles of the sum, the factor's included.
+    steps: usize,
     start: Start<'a>,
 }
 
 impl Block<'_> {
     /// Sums for `rows` of the block, which begins at row `m0` of the output, and for columns `cols`.
     fn task(&self, m0: usize, rows: Range<usize>, cols: Range<usize>, scratch: &mut Scratch, out: &Out) {
-        let ks = self.ks.clone();
+        let (ks, steps) = (self.ks.clone(), self.steps);
+        let (place, tail) = (fill::Place { first: 0, steps }, fill::Place { first: ks.len().div_ceil(K_TILE), steps });
+        let Scratch { buffer, weights, .. } = &mut *scratch;
         // SAFETY: the product checked that this processor has the instructions.
         unsafe {
             match &self.right {
-                Right::Rows(w) => fill::weight_rows(w, cols.clone(), ks, scratch.buffer, scratch.weights),
-                Right::Cols(w) => fill::weight_cols(w, cols.clone(), ks, scratch.buffer, scratch.weights),
+                Right::Rows(w) => {
+                    fill::weight_rows(w, cols.clone(), ks, place, buffer, weights);
+                    if let Some(factor) = &self.tail {
+                        fill::factor_rows(factor, cols.clone(), tail, weights);
+                    }
+                }
+                Right::Cols(w) => {
+                    fill::weight_cols(w, cols.clone(), ks, place, buffer, weights);
+                    if let Some(factor) = &self.tail {
+                        let w = factor.weight();
+                        fill::weight_cols(&w, cols.clone(), 0..factor.rank, tail, buffer, weights);
+                    }
+                }
             }
         }
         // SAFETY: the product checked that this processor has AMX and that its kernel lets us use it.
         let tiles = unsafe { Tiles::configure() };
-        let steps = self.ks.len().div_ceil(K_TILE);
         let pair = 2 * TILE * steps;
         let transposed = matches!(self.right, Right::Rows(_));
         for i in rows.clone().step_by(SIDE) {

@@ -37,6 +37,27 @@ impl Right<'_> {
     }
 }
 
+/// An adapter's factor `[rank, cols]` in f32; the sum runs over its rows.
+#[derive(Clone, Copy)]
+pub(super) struct Factor<'a> {
+    pub data: &'a [f32],
+    pub rank: usize,
+    pub cols: usize,
+}
+
+impl<'a> Factor<'a> {
+    pub fn weight(&self) -> Weight<'a> {
+        Weight::f32(self.rank, self.cols, self.data)
+    }
+}
+
+/// What a sum goes on with: `left[m, rank] factor[rank, n]`.
+#[derive(Clone, Copy)]
+pub(super) struct Tail<'a> {
+    pub left: Left<'a>,
+    pub factor: Factor<'a>,
+}
+
 /// A product to run. All slices have the lengths that the shapes ask for.
 pub(super) struct Product<'a> {
     pub left: Left<'a>,
@@ -46,6 +67,7 @@ pub(super) struct Product<'a> {
     pub k: usize,
     pub out: &'a mut [f32],
     pub start: Start<'a>,
+    pub tail: Option<Tail<'a>>,
 }
 
 impl Product<'_> {
@@ -53,24 +75,35 @@ impl Product<'_> {
         if let Start::Bias(bias) = self.start {
             assert_eq!(bias.len(), self.n, "length of the bias for {} outputs", self.n);
         }
-        let wanted = scratch(ctx.isa, ctx.precision, ctx.pool.threads(), (self.m, self.n, self.k), self.right.side());
+        let (shape, rank) = ((self.m, self.n, self.k), self.tail.map_or(0, |tail| tail.factor.rank));
+        let wanted = scratch(ctx.isa, ctx.precision, ctx.pool.threads(), shape, rank, self.right.side());
         assert!(ctx.scratch.len() >= wanted, "scratch has {} elements of {wanted}", ctx.scratch.len());
         assert!(ctx.isa.available(), "this processor has no {}", ctx.isa.name());
         if self.m == 0 || self.n == 0 {
             return;
         }
         if self.k == 0 {
-            return self.begin();
+            self.begin();
+            return self.run_tail(ctx);
         }
         match (ctx.isa, ctx.precision) {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Amx, Precision::Bf16) => super::amx::run(ctx, &mut self),
+            (Isa::Amx, Precision::Bf16) => return super::amx::run(ctx, &mut self),
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx | Isa::Avx512, _) => super::tiled::run(&super::avx512::KERNEL, ctx, &mut self),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx2, _) => super::tiled::run(&super::avx2::KERNEL, ctx, &mut self),
             _ => super::reference::run(ctx, &mut self),
         }
+        self.run_tail(ctx);
+    }
+
+    /// The tail as a product of its own, where it is not worked into the sum: the same chain, with the output written in between.
+    fn run_tail(&mut self, ctx: &mut Ctx) {
+        let Some(Tail { left, factor }) = self.tail.take() else { return };
+        let (right, k) = (Right::Cols(factor.weight()), factor.rank);
+        let out = &mut *self.out;
+        Product { left, right, m: self.m, n: self.n, k, out, start: Start::Output, tail: None }.run(ctx);
     }
 
     /// Writes what the sums begin with to the output.
@@ -85,17 +118,18 @@ impl Product<'_> {
     }
 }
 
-/// Scratch memory for a product of shape `(m, n, k)`.
+/// Scratch memory for a product of shape `(m, n, k)` with a tail of `rank`, or none (0).
 pub(super) fn scratch(
     isa: Isa,
     precision: Precision,
     threads: usize,
     (m, n, k): (usize, usize, usize),
+    rank: usize,
     side: Side,
 ) -> usize {
-    match (isa, precision) {
+    let plain = |k, side| match (isa, precision) {
         #[cfg(target_arch = "x86_64")]
-        (Isa::Amx, Precision::Bf16) => super::amx::Sizes::new((m, n, k), side).total(threads),
+        (Isa::Amx, Precision::Bf16) => super::amx::Sizes::new((m, n, k), rank, side).total(threads),
         #[cfg(target_arch = "x86_64")]
         (Isa::Amx | Isa::Avx512, _) => {
             super::tiled::Sizes::new(&super::avx512::KERNEL, precision, (m, n, k), side).total(threads)
@@ -106,7 +140,9 @@ pub(super) fn scratch(
             let _ = (m, n, k, threads, side);
             0
         }
-    }
+    };
+    let main = plain(k, side);
+    if rank == 0 { main } else { main.max(plain(rank, Side::Cols(BlockType::F32))) }
 }
 
 /// `x` rounded to bfloat16, to nearest, ties to even; NaN stays NaN.

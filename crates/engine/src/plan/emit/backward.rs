@@ -51,14 +51,20 @@ impl Emitter<'_> {
 
     fn linear(&mut self, node: &Node, weight: WeightId, lora: Option<(ParamId, f32)>, g: Buf) {
         let gx = self.target(node.inputs[0]);
-        let mut scratch = if gx.is_some() { self.nn(weight, self.rows()) } else { 0 };
+        let mut scratch = 0;
         let lora = lora.map(|(b, scale)| {
             let h = node.inputs[1];
-            scratch = scratch.max(self.nt_f32(b)).max(self.tn(b));
+            let Op::LoraDown { a, .. } = self.node(self.producers[h.0]).op else {
+                unreachable!("h comes from LoraDown")
+            };
+            scratch = self.nt_f32(b).max(self.tn(b));
             let gh = self.value_buffer(h, Kind::Work);
             self.set_grad(h, gh);
-            LoraUp { b, scale, h: self.at(h), gh, gb: self.grad(b) }
+            LoraUp { a, b, scale, h: self.at(h), gh, gb: self.grad(b) }
         });
+        if gx.is_some() {
+            scratch = scratch.max(self.nn(weight, lora.map(|lora| lora.a)));
+        }
         let scratch = self.scratch(scratch);
         self.instrs.push(Instr::LinearBackward { weight, g, gx, lora, scratch });
         if let Some(lora) = lora {
@@ -66,12 +72,11 @@ impl Emitter<'_> {
         }
     }
 
+    /// The gradient of A. That of the input went with the linear's: both read the same input.
     fn lora_down(&mut self, a: ParamId, x: ValueId, gh: Buf) {
-        let gx = self.target(x);
         let ga = self.grad(a);
-        let scratch = self.scratch(self.tn(a).max(self.nn_f32(a)));
-        let x = self.at(x);
-        self.instrs.push(Instr::LoraDownBackward { a, x, gh, ga, gx, scratch });
+        let (scratch, x) = (self.scratch(self.tn(a)), self.at(x));
+        self.instrs.push(Instr::LoraDownBackward { a, x, gh, ga, scratch });
         self.update(a, ga);
     }
 

@@ -40,8 +40,12 @@ impl Emitter<'_> {
             }
             Op::Linear { weight, bias, lora } => {
                 let lora = lora.map(|(b, _)| (b, self.at(input(1))));
-                let up = lora.map_or(0, |(b, _)| self.nn_f32(b));
-                let scratch = self.scratch(self.nt(*weight, self.rows()).max(up));
+                let alone = match (lora, self.request.mode) {
+                    // One row is not multiplied with tiles, and then what the adapter adds is a product of its own.
+                    (Some((b, _)), Mode::Generate { .. }) => self.nn_f32(b),
+                    _ => 0,
+                };
+                let scratch = self.scratch(self.nt(*weight, lora.map(|(b, _)| b)).max(alone));
                 let out = self.define(node.outputs[0]);
                 Instr::Linear { weight: *weight, bias: *bias, lora, x: self.at(input(0)), out, scratch }
             }

@@ -1,7 +1,8 @@
 //! How much scratch memory the kernels of an instruction ask for, in floats.
 
+use pocketune_kernels::BlockType;
 use pocketune_kernels::attention::{self, Heads};
-use pocketune_kernels::{BlockType, matmul};
+use pocketune_kernels::matmul::{self, Shape};
 
 use super::Emitter;
 use crate::graph::{ParamId, WeightId};
@@ -22,25 +23,34 @@ impl Emitter<'_> {
         attention::backward_scratch(heads, self.request.tokens, m.threads, m.isa, m.precision)
     }
 
-    pub(super) fn nt(&self, weight: WeightId, n: usize) -> usize {
+    /// Forward, with what the adapter `b` adds.
+    pub(super) fn nt(&self, weight: WeightId, b: Option<ParamId>) -> usize {
         let rows = self.request.graph.weights[weight.0].rows;
-        let many = nt_part(self.request, weight, rows, n);
+        let many = nt_part(self.request, weight, rows, self.rows(), self.rank(b));
         if matches!(self.request.mode, Mode::Generate { .. }) { many.max(self.matvec()) } else { many }
     }
 
-    pub(super) fn nn(&self, weight: WeightId, n: usize) -> usize {
-        nn_part(self.request, weight, self.request.graph.weights[weight.0].rows, n)
+    /// Backward, with what goes through the adapter `a`.
+    pub(super) fn nn(&self, weight: WeightId, a: Option<ParamId>) -> usize {
+        let rows = self.request.graph.weights[weight.0].rows;
+        nn_part(self.request, weight, rows, self.rows(), self.rank(a))
+    }
+
+    fn rank(&self, param: Option<ParamId>) -> usize {
+        param.map_or(0, |param| self.request.graph.params[param.0].rank)
     }
 
     pub(super) fn nt_f32(&self, param: ParamId) -> usize {
         let (decl, m) = (self.request.graph.params[param.0], self.request.machine);
-        let many = matmul::nt_scratch(BlockType::F32, decl.rank, decl.cols, self.rows(), m.threads, m.isa, m.precision);
+        let shape = Shape { ty: BlockType::F32, rows: decl.rank, cols: decl.cols, n: self.rows(), rank: 0 };
+        let many = matmul::nt_scratch(shape, m.threads, m.isa, m.precision);
         if matches!(self.request.mode, Mode::Generate { .. }) { many.max(self.matvec()) } else { many }
     }
 
     pub(super) fn nn_f32(&self, param: ParamId) -> usize {
         let (decl, m) = (self.request.graph.params[param.0], self.request.machine);
-        matmul::nn_scratch(BlockType::F32, decl.rank, decl.cols, self.rows(), m.threads, m.isa, m.precision)
+        let shape = Shape { ty: BlockType::F32, rows: decl.rank, cols: decl.cols, n: self.rows(), rank: 0 };
+        matmul::nn_scratch(shape, m.threads, m.isa, m.precision)
     }
 
     pub(super) fn tn(&self, param: ParamId) -> usize {
@@ -50,14 +60,14 @@ impl Emitter<'_> {
 }
 
 /// For `rows` of a weight's rows.
-fn nt_part(request: Request, weight: WeightId, rows: usize, n: usize) -> usize {
+fn nt_part(request: Request, weight: WeightId, rows: usize, n: usize, rank: usize) -> usize {
     let (decl, ty, m) = (&request.graph.weights[weight.0], request.types[weight.0], request.machine);
-    matmul::nt_scratch(ty, rows, decl.cols, n, m.threads, m.isa, m.precision)
+    matmul::nt_scratch(Shape { ty, rows, cols: decl.cols, n, rank }, m.threads, m.isa, m.precision)
 }
 
-fn nn_part(request: Request, weight: WeightId, rows: usize, n: usize) -> usize {
+fn nn_part(request: Request, weight: WeightId, rows: usize, n: usize, rank: usize) -> usize {
     let (decl, ty, m) = (&request.graph.weights[weight.0], request.types[weight.0], request.machine);
-    matmul::nn_scratch(ty, rows, decl.cols, n, m.threads, m.isa, m.precision)
+    matmul::nn_scratch(Shape { ty, rows, cols: decl.cols, n, rank }, m.threads, m.isa, m.precision)
 }
 
 /// A loss with its pieces no larger than what there is.
@@ -70,6 +80,7 @@ pub(super) fn clamped(request: Request, weight: WeightId, loss: Loss) -> Loss {
 pub(super) fn loss_work(request: Request, weight: WeightId, loss: Loss) -> usize {
     let (decl, loss) = (&request.graph.weights[weight.0], clamped(request, weight, loss));
     let logits = if loss.retain { decl.rows } else { loss.vocab };
-    let product = nt_part(request, weight, loss.vocab, loss.rows).max(nn_part(request, weight, loss.vocab, loss.rows));
+    let product =
+        nt_part(request, weight, loss.vocab, loss.rows, 0).max(nn_part(request, weight, loss.vocab, loss.rows, 0));
     loss.rows * (2 * decl.cols + logits + 5) + product
 }

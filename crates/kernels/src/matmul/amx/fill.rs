@@ -6,10 +6,17 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::super::Weight;
-use super::super::product::Left;
+use super::super::product::{Factor, Left};
 use super::{K_TILE, SIDE, TILE};
-use crate::avx512::{interleave, round, transpose_16};
+use crate::avx512::{interleave, mask, round, transpose_16};
 use crate::dequant::dequantize_row_bf16;
+
+/// Where in runs of `steps` tiles a filling begins: the sum may go on with another operand.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub first: usize,
+    pub steps: usize,
+}
 
 /// How far ahead the left operand is asked for.
 const PIECES_AHEAD: usize = 4;
@@ -49,9 +56,10 @@ fn left_piece(left: Left, i: usize, ks: Range<usize>) -> [f32; K_TILE] {
 /// # Safety
 /// The processor has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(super) unsafe fn left_rows(left: Left, rows: Range<usize>, len: usize, to: &mut [f32]) {
-    for (half, tiles) in to.chunks_exact_mut(len.div_ceil(K_TILE) * TILE).enumerate() {
-        for (step, tile) in tiles.chunks_exact_mut(TILE).enumerate() {
+pub(super) unsafe fn left_rows(left: Left, rows: Range<usize>, len: usize, place: Place, to: &mut [f32]) {
+    for (half, tiles) in to.chunks_exact_mut(place.steps * TILE).enumerate() {
+        let tiles = &mut tiles[place.first * TILE..];
+        for (step, tile) in tiles.chunks_exact_mut(TILE).enumerate().take(len.div_ceil(K_TILE)) {
             let ks = step * K_TILE..len.min((step + 1) * K_TILE);
             for (i, to) in (rows.start + half * 16..).zip(tile.as_chunks_mut().0) {
                 let piece = if i < rows.end { left_piece(left, i, ks.clone()) } else { [0.0; K_TILE] };
@@ -66,8 +74,9 @@ pub(super) unsafe fn left_rows(left: Left, rows: Range<usize>, len: usize, to: &
 /// # Safety
 /// The processor has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(super) unsafe fn left_cols(left: Left, rows: Range<usize>, len: usize, to: &mut [f32]) {
-    for (step, pair) in to.chunks_exact_mut(2 * TILE).enumerate() {
+pub(super) unsafe fn left_cols(left: Left, rows: Range<usize>, len: usize, place: Place, to: &mut [f32]) {
+    let to = &mut to[place.first * 2 * TILE..];
+    for (step, pair) in to.chunks_exact_mut(2 * TILE).enumerate().take(len.div_ceil(K_TILE)) {
         let ks = step * K_TILE..len.min((step + 1) * K_TILE);
         for (half, tile) in pair.chunks_exact_mut(TILE).enumerate() {
             let mut square = [_mm512_setzero_ps(); 16];
@@ -90,7 +99,14 @@ pub(super) unsafe fn left_cols(left: Left, rows: Range<usize>, len: usize, to: &
 /// # Safety
 /// The processor has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(super) unsafe fn weight_rows(w: &Weight, js: Range<usize>, ks: Range<usize>, buffer: &mut [f32], to: &mut [f32]) {
+pub(super) unsafe fn weight_rows(
+    w: &Weight,
+    js: Range<usize>,
+    ks: Range<usize>,
+    place: Place,
+    buffer: &mut [f32],
+    to: &mut [f32],
+) {
     let steps = ks.len().div_ceil(K_TILE);
     let buffer: &mut [u16] = &mut bytemuck::cast_slice_mut(buffer)[..steps * K_TILE];
     buffer.fill(0);
@@ -102,7 +118,7 @@ pub(super) unsafe fn weight_rows(w: &Weight, js: Range<usize>, ks: Range<usize>,
         } else {
             buffer.fill(0);
         }
-        let tiles = &mut to[j / 16 * steps * TILE..][..steps * TILE];
+        let tiles = &mut to[(j / 16 * place.steps + place.first) * TILE..][..steps * TILE];
         for (from, tile) in buffer.as_chunks::<K_TILE>().0.iter().zip(tiles.as_chunks_mut::<TILE>().0) {
             tile[j % 16 * 16..][..16].copy_from_slice(bytemuck::cast_slice(from));
         }
@@ -114,7 +130,14 @@ pub(super) unsafe fn weight_rows(w: &Weight, js: Range<usize>, ks: Range<usize>,
 /// # Safety
 /// The processor has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(super) unsafe fn weight_cols(w: &Weight, js: Range<usize>, ks: Range<usize>, buffer: &mut [f32], to: &mut [f32]) {
+pub(super) unsafe fn weight_cols(
+    w: &Weight,
+    js: Range<usize>,
+    ks: Range<usize>,
+    place: Place,
+    buffer: &mut [f32],
+    to: &mut [f32],
+) {
     let steps = ks.len().div_ceil(K_TILE);
     let padded = js.len().next_multiple_of(SIDE);
     let buffer: &mut [u16] = &mut bytemuck::cast_slice_mut(buffer)[..2 * padded];
@@ -134,13 +157,44 @@ pub(super) unsafe fn weight_cols(w: &Weight, js: Range<usize>, ks: Range<usize>,
         // Pair `pair` is row `pair mod 16` of tile `pair / 16`, for each 16 outputs.
         let (step, row) = (pair / 16, pair % 16);
         for (v, (a, b)) in first.as_chunks::<SIDE>().0.iter().zip(second.as_chunks::<SIDE>().0).enumerate() {
-            let tiles = &mut to[(v * steps + step) * 2 * TILE..][..2 * TILE];
+            let tiles = &mut to[(v * place.steps + place.first + step) * 2 * TILE..][..2 * TILE];
             // SAFETY: both have 64 bytes.
             let (a, b) = unsafe { (_mm512_loadu_si512(a.as_ptr().cast()), _mm512_loadu_si512(b.as_ptr().cast())) };
             for (half, pairs) in interleave(a, b).into_iter().enumerate() {
                 let to: &mut [f32] = &mut tiles[half * TILE + row * 16..][..16];
                 // SAFETY: `to` has 64 bytes.
                 unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs) };
+            }
+        }
+    }
+}
+
+/// Columns `js` of all rows of a factor into tiles of rows: the sum runs over its rows, and so it is transposed, as pairs of them.
+///
+/// # Safety
+/// The processor has AVX-512 with BF16.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+pub(super) unsafe fn factor_rows(factor: &Factor, js: Range<usize>, place: Place, to: &mut [f32]) {
+    for (run, j) in (js.start..js.start + js.len().next_multiple_of(SIDE)).step_by(16).enumerate() {
+        let lanes = mask(js.end.saturating_sub(j));
+        let row = |k: usize| {
+            let from = factor.data.as_ptr().wrapping_add(k * factor.cols + j);
+            // SAFETY: lanes of row `k` that lie inside it, or none.
+            unsafe { _mm512_maskz_loadu_ps(if k < factor.rank { lanes } else { 0 }, from) }
+        };
+        for step in 0..factor.rank.div_ceil(K_TILE) {
+            let mut square = [_mm512_setzero_ps(); 16];
+            for (pair, to) in square.iter_mut().enumerate() {
+                let k = step * K_TILE + 2 * pair;
+                // The first 16 of each rounded half belong to row `k`, the others to the next.
+                let rows = round(row(k), row(k + 1));
+                let next = _mm512_shuffle_i64x2::<0b11_10_11_10>(rows, rows);
+                *to = _mm512_castsi512_ps(interleave(rows, next)[0]);
+            }
+            let tile = &mut to[(run * place.steps + place.first + step) * TILE..][..TILE];
+            for (to, row) in tile.as_chunks_mut::<16>().0.iter_mut().zip(transpose_16(square)) {
+                // SAFETY: `to` has 64 bytes.
+                unsafe { _mm512_storeu_ps(to.as_mut_ptr(), row) };
             }
         }
     }
