@@ -15,7 +15,7 @@ pub use layout::{Layout, Span};
 pub use memory::{MemoryPlan, Surroundings};
 pub use picture::{Sample, picture};
 pub use policy::{Keep, Loss, Policy, PolicyName, Roles, Spill};
-pub use program::{Access, Buf, Buffer, Grad, Instr, Kind, Program, Region};
+pub use program::{Access, Buf, Buffer, Grad, Instr, Kind, LoraAdd, LoraUp, Program, Region};
 pub use search::{Plan, Setting};
 pub use time::{Moment, Rates, Time};
 

@@ -4,7 +4,7 @@
 //! Sums run over strips of [`STRIP`] entries and then over the strips in ascending order, so that results have the same bits
 //! however the vocabulary is cut into pieces of whole strips.
 
-use crate::math::{exp, lane_sum};
+use crate::math::{LANES, exp, lane_sum};
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
 use crate::{Isa, Pool};
@@ -104,20 +104,24 @@ fn gradient_body(logits: &mut [f32], lse: f32, scale: f32) {
     }
 }
 
-/// The maximum of a strip and the sum of `exp(x - maximum)`.
+/// The maximum of a strip and the sum of `exp(x - maximum)`. A NaN is no maximum, but it reaches the sum and so the loss.
 #[inline(always)]
 fn strip_sum(strip: &[f32]) -> (f32, f32) {
-    let mut top = f32::NEG_INFINITY;
-    for &x in strip {
-        // A NaN is carried along: it must reach the loss.
-        top = if x > top || x.is_nan() { x } else { top };
+    let higher = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (whole, rest) = strip.as_chunks::<LANES>();
+    for piece in whole {
+        for lane in 0..LANES {
+            lanes[lane] = higher(lanes[lane], piece[lane]);
+        }
     }
-    (top, lane_sum(strip.len(), |j| exp(strip[j] - top)))
+    let top = lanes.into_iter().chain(rest.iter().copied()).fold(f32::NEG_INFINITY, higher);
+    (top, lane_sum([strip], |[x]| exp(x - top)))
 }
 
 /// Joins two (maximum, sum) pairs.
 #[inline(always)]
 fn merge((top_a, a): (f32, f32), (top_b, b): (f32, f32)) -> (f32, f32) {
-    let top = if top_b > top_a || top_b.is_nan() { top_b } else { top_a };
+    let top = if top_b > top_a { top_b } else { top_a };
     (top, a * exp(top_a - top) + b * exp(top_b - top))
 }

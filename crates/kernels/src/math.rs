@@ -45,20 +45,20 @@ pub fn tanh(x: f32) -> f32 {
 /// Lanes of a sum: partial sums `j mod 16`, folded as a tree. The order of every sum over a row, on every processor.
 pub const LANES: usize = 16;
 
-/// The sum of `f(j)` for `j < len` in the fixed lane order.
+/// The sum of `f` over the elements of equally long slices, in the fixed lane order.
 #[inline(always)]
-pub fn lane_sum(len: usize, f: impl Fn(usize) -> f32) -> f32 {
+pub fn lane_sum<const N: usize>(slices: [&[f32]; N], f: impl Fn([f32; N]) -> f32) -> f32 {
+    let len = slices.iter().map(|slice| slice.len()).min().unwrap_or(0);
     let mut lanes = [0.0_f32; LANES];
     let whole = len / LANES * LANES;
-    let mut at = 0;
-    while at < whole {
+    for at in (0..whole).step_by(LANES) {
+        let piece: [&[f32; LANES]; N] = slices.map(|slice| slice[at..].first_chunk().expect("a whole piece"));
         for (lane, sum) in lanes.iter_mut().enumerate() {
-            *sum += f(at + lane);
+            *sum += f(piece.map(|piece| piece[lane]));
         }
-        at += LANES;
     }
     for (at, sum) in (whole..len).zip(&mut lanes) {
-        *sum += f(at);
+        *sum += f(slices.map(|slice| slice[at]));
     }
     fold(lanes)
 }

@@ -116,22 +116,43 @@ pub enum Precision {
 }
 
 /// What an adapter adds to a product: `h factor`, with `h: [n, rank]` and `factor: [rank, outputs]`. The sum goes on over the rank.
-#[derive(Clone, Copy)]
 pub struct LowRank<'a> {
-    /// The low-rank values, scaled.
-    pub h: &'a [f32],
+    /// The low-rank values, or how to get them.
+    pub low: Low<'a>,
     /// The factor.
     pub factor: &'a [f32],
     /// Its rows.
     pub rank: usize,
 }
 
+/// Low-rank values `h: [n, rank]`.
+pub enum Low<'a> {
+    /// They are there.
+    Given(&'a [f32]),
+    /// They are `scale` times the product's own input with `by`, `[rank, inputs]`, transposed; made first, `into` here.
+    Made {
+        /// The other factor.
+        by: &'a [f32],
+        /// What they are multiplied with.
+        scale: f32,
+        /// Where they go.
+        into: &'a mut [f32],
+    },
+}
+
 impl<'a> LowRank<'a> {
-    fn tail(self, n: usize, outputs: usize) -> Tail<'a> {
-        let LowRank { h, factor, rank } = self;
-        assert_eq!(h.len(), n * rank, "length of h for n = {n} and rank {rank}");
+    fn tail(self, n: usize, inputs: usize, outputs: usize) -> Tail<'a> {
+        let LowRank { low, factor, rank } = self;
+        let len = match &low {
+            Low::Given(h) => h.len(),
+            Low::Made { by, into, .. } => {
+                assert_eq!(by.len(), rank * inputs, "length of a factor of rank {rank} for {inputs} inputs");
+                into.len()
+            }
+        };
+        assert_eq!(len, n * rank, "length of h for n = {n} and rank {rank}");
         assert_eq!(factor.len(), rank * outputs, "length of a factor of rank {rank} for {outputs} outputs");
-        Tail { left: Left { data: h, row: rank, k: 1 }, factor: Factor { data: factor, rank, cols: outputs } }
+        Tail { low, factor: Factor { data: factor, rank, cols: outputs } }
     }
 }
 
@@ -155,7 +176,7 @@ pub fn nt(ctx: &mut Ctx, w: Weight, x: &[f32], n: usize, y: &mut [f32], start: S
     assert_eq!(x.len(), n * w.cols, "length of x for n = {n} and {} columns", w.cols);
     assert_eq!(y.len(), n * w.rows, "length of y for n = {n} and {} rows", w.rows);
     let left = Left { data: x, row: w.cols, k: 1 };
-    let tail = low_rank.map(|low_rank| low_rank.tail(n, w.rows));
+    let tail = low_rank.map(|low_rank| low_rank.tail(n, w.cols, w.rows));
     Product { left, right: Right::Rows(w), m: n, n: w.rows, k: w.cols, out: y, start, tail }.run(ctx);
 }
 
@@ -167,7 +188,7 @@ pub fn nn(ctx: &mut Ctx, w: Weight, g: &[f32], n: usize, gx: &mut [f32], start: 
     assert_eq!(g.len(), n * w.rows, "length of g for n = {n} and {} rows", w.rows);
     assert_eq!(gx.len(), n * w.cols, "length of gx for n = {n} and {} columns", w.cols);
     let left = Left { data: g, row: w.rows, k: 1 };
-    let tail = low_rank.map(|low_rank| low_rank.tail(n, w.cols));
+    let tail = low_rank.map(|low_rank| low_rank.tail(n, w.rows, w.cols));
     Product { left, right: Right::Cols(w), m: n, n: w.cols, k: w.rows, out: gx, start, tail }.run(ctx);
 }
 

@@ -56,7 +56,7 @@ fn backward_body(x: &[f32], w: &[f32], eps: f32, gy: &[f32], gx: &mut [f32], acc
     let c = w.len();
     for ((x, gy), gx) in x.chunks_exact(c).zip(gy.chunks_exact(c)).zip(gx.chunks_exact_mut(c)) {
         let rstd = rstd(x, eps);
-        let back = lane_sum(c, |j| gy[j] * w[j] * x[j]) * (rstd * rstd * rstd / c as f32);
+        let back = lane_sum([gy, w, x], |[gy, w, x]| gy * w * x) * (rstd * rstd * rstd / c as f32);
         for j in 0..c {
             let g = (gy[j] * w[j]).mul_add(rstd, -(x[j] * back));
             gx[j] = if accumulate { gx[j] + g } else { g };

@@ -4,7 +4,7 @@
 use half::{bf16, f16};
 use pocketune_kernels::blocks::dequantize;
 use pocketune_kernels::dequant::dequantize_row;
-use pocketune_kernels::matmul::{self, Ctx, LowRank, Precision, Shape, Start, Weight};
+use pocketune_kernels::matmul::{self, Ctx, Low, LowRank, Precision, Shape, Start, Weight};
 use pocketune_kernels::{BlockType, Isa, Pool};
 
 const ISAS: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
@@ -375,13 +375,17 @@ fn dequantised_rows_have_the_bits_of_the_reference() {
 #[test]
 fn an_adapter_continues_the_sum() {
     let mut random = Random(17);
-    for (rows, cols, n, rank) in [(64, 96, 5, 8), (33, 32, 70, 16), (160, 1088, 40, 33), (96, 64, 33, 1), (31, 0, 3, 4)]
+    for (rows, cols, n, rank) in
+        [(64, 96, 5, 8), (33, 32, 70, 16), (160, 1088, 40, 33), (96, 64, 33, 1), (31, 0, 3, 4), (32, 16_640, 3, 2)]
     {
         let w = random.floats(rows * cols);
         let w = Weight::f32(rows, cols, &w);
         for (inputs, outputs, forward) in [(cols, rows, true), (rows, cols, false)] {
+            if outputs == 0 {
+                continue;
+            }
             let (x, h, factor) = (random.floats(n * inputs), random.floats(n * rank), random.floats(rank * outputs));
-            let bias = random.floats(outputs);
+            let (bias, by) = (random.floats(outputs), random.floats(rank * inputs));
             for (isa, precision) in isas().into_iter().flat_map(|isa| PRECISIONS.map(|precision| (isa, precision))) {
                 for threads in [1, 3] {
                     let pool = Pool::new(threads).unwrap();
@@ -389,7 +393,7 @@ fn an_adapter_continues_the_sum() {
                     let scratch = if forward { matmul::nt_scratch } else { matmul::nn_scratch };
                     let mut scratch = vec![f32::NAN; scratch(shape, threads, isa, precision)];
                     let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
-                    let mut run = |start, low_rank| {
+                    let mut run = |start, low_rank: Option<LowRank>| {
                         let mut y = vec![f32::NAN; n * outputs];
                         if forward {
                             matmul::nt(&mut ctx, w, &x, n, &mut y, start, low_rank);
@@ -398,8 +402,30 @@ fn an_adapter_continues_the_sum() {
                         }
                         y
                     };
-                    let low_rank = LowRank { h: &h, factor: &factor, rank };
-                    let (got, mut want) = (run(Start::Bias(&bias), Some(low_rank)), run(Start::Bias(&bias), None));
+
+                    let got = run(Start::Bias(&bias), Some(LowRank { low: Low::Given(&h), factor: &factor, rank }));
+                    let mut made = vec![f32::NAN; n * rank];
+                    let both = run(
+                        Start::Bias(&bias),
+                        Some(LowRank {
+                            low: Low::Made { by: &by, scale: 0.5, into: &mut made },
+                            factor: &factor,
+                            rank,
+                        }),
+                    );
+                    let (mut want, again) = (
+                        run(Start::Bias(&bias), None),
+                        run(Start::Bias(&bias), Some(LowRank { low: Low::Given(&made), factor: &factor, rank })),
+                    );
+                    assert!(same_bits(&both, &again), "{} {precision:?} made and then given", isa.name());
+                    let by = Weight::f32(rank, inputs, &by);
+                    let shape = Shape { ty: BlockType::F32, rows: rank, cols: inputs, n, rank: 0 };
+                    let mut scratch = vec![f32::NAN; matmul::nt_scratch(shape, threads, isa, precision)];
+                    let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
+                    let mut h_alone = vec![f32::NAN; n * rank];
+                    matmul::nt(&mut ctx, by, &x, n, &mut h_alone, Start::Zero, None);
+                    h_alone.iter_mut().for_each(|x| *x *= 0.5);
+                    assert!(same_bits(&made, &h_alone), "{} {precision:?} {rows}x{cols} rank {rank}", isa.name());
                     let factor = Weight::f32(rank, outputs, &factor);
                     let shape = Shape { ty: BlockType::F32, rows: rank, cols: outputs, n, rank: 0 };
                     let mut scratch = vec![f32::NAN; matmul::nn_scratch(shape, threads, isa, precision)];
@@ -428,7 +454,7 @@ fn scratch_grows_with_n_only_and_stays_small() {
                 let now = f(n, isa, precision);
                 for (last, now) in last.iter().zip(now) {
                     assert!(now >= *last, "{} {precision:?} n {n}: {now} after {last}", isa.name());
-                    assert!(now <= 1 << 20, "{} {precision:?} n {n}: {now} elements", isa.name());
+                    assert!(now <= 3 << 20, "{} {precision:?} n {n}: {now} elements", isa.name());
                 }
                 last = now;
             }

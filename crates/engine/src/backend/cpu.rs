@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use pocketune_kernels::attention::Segment;
-use pocketune_kernels::matmul::{Ctx, LowRank, Start, Weight, matvec, nn, nt, tn};
+use pocketune_kernels::matmul::{Ctx, Low, LowRank, Start, Weight, matvec, nn, nt, tn};
 use pocketune_kernels::update::{AdamW, Sgd};
 use pocketune_kernels::{Pool, attention, cross_entropy, dequant, elementwise, gated, norm, rope, update};
 
@@ -12,7 +12,7 @@ use super::disk::{Disk, Ticket};
 use super::{Arena, Weights};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, ParamId, RopeId, VectorId, WeightId};
-use crate::plan::{Buf, Grad, Instr, Layout, Loss, Machine, Mode, Program, Span};
+use crate::plan::{Buf, Grad, Instr, Layout, LoraAdd, LoraUp, Loss, Machine, Mode, Program, Span};
 use crate::store;
 
 /// The label of a row that has none.
@@ -252,8 +252,8 @@ impl Cpu {
         // SAFETY: vectors, matrices and tables are only written by updates, which read none of them but their own.
         let fixed = |span: Span| unsafe { arena.read(span.range()) };
         let vector = |id: VectorId| fixed(self.layout.vectors[id.0]);
-        let factor = |id: ParamId| Weight::f32(self.ranks[id.0].0, self.ranks[id.0].1, fixed(self.layout.param(id)));
-        let low_rank = |id: ParamId, h| LowRank { h, factor: fixed(self.layout.param(id)), rank: self.ranks[id.0].0 };
+        let matrix = |id: ParamId| fixed(self.layout.param(id));
+        let factor = |id: ParamId| Weight::f32(self.ranks[id.0].0, self.ranks[id.0].1, matrix(id));
         let start = |add: bool| if add { Start::Output } else { Start::Zero };
         let pool = &self.pool;
         let ctx = |scratch: Buf| Ctx { pool, isa, precision: self.machine.precision, scratch: w(scratch) };
@@ -294,26 +294,39 @@ impl Cpu {
                 let (weight, out) = (self.weights.matrix(weight), w(out));
                 if one_row {
                     matvec(&mut ctx(scratch), weight, r(x), out, first);
-                    if let Some((b, h)) = lora {
+                    if let Some(LoraAdd { b, h, down }) = lora {
+                        if let Some((a, scale)) = down {
+                            matvec(&mut ctx(scratch), factor(a), r(x), w(h), Start::Zero);
+                            elementwise::scale(pool, w(h), scale);
+                        }
                         nn(&mut ctx(scratch), factor(b), r(h), n, out, Start::Output, None);
                     }
                 } else {
-                    let low_rank = lora.map(|(b, h)| low_rank(b, r(h)));
+                    let low_rank = lora.map(|LoraAdd { b, h, down }| {
+                        let low = match down {
+                            Some((a, scale)) => Low::Made { by: matrix(a), scale, into: w(h) },
+                            None => Low::Given(r(h)),
+                        };
+                        LowRank { low, factor: matrix(b), rank: self.ranks[b.0].0 }
+                    });
                     nt(&mut ctx(scratch), weight, r(x), n, out, first, low_rank);
                 }
             }
             Instr::LinearBackward { weight, g, gx, lora, scratch } => {
+                if let Some((gx, add)) = gx {
+                    let low_rank = lora.map(|LoraUp { a, b, scale, gh, .. }| {
+                        let low = Low::Made { by: matrix(b), scale, into: w(gh) };
+                        LowRank { low, factor: matrix(a), rank: self.ranks[a.0].0 }
+                    });
+                    nn(&mut ctx(scratch), self.weights.matrix(weight), r(g), n, w(gx), start(add), low_rank);
+                } else if let Some(LoraUp { b, scale, gh, .. }) = lora {
+                    nt(&mut ctx(scratch), factor(b), r(g), n, w(gh), Start::Zero, None);
+                    elementwise::scale(pool, w(gh), scale);
+                }
                 if let Some(lora) = lora {
                     let (rank, cols) = self.ranks[lora.b.0];
-                    let gh = w(lora.gh);
-                    nt(&mut ctx(scratch), factor(lora.b), r(g), n, gh, Start::Zero, None);
-                    elementwise::scale(pool, gh, lora.scale);
                     let (grad, add) = self.gradient(lora.gb, &w, first_piece);
                     tn(&mut ctx(scratch), r(lora.h), r(g), n, rank, cols, grad, start(add));
-                }
-                if let Some((gx, add)) = gx {
-                    let low_rank = lora.map(|lora| low_rank(lora.a, r(lora.gh)));
-                    nn(&mut ctx(scratch), self.weights.matrix(weight), r(g), n, w(gx), start(add), low_rank);
                 }
             }
             Instr::Rope { table, d, pairs, x, inverse } => {

@@ -111,7 +111,7 @@ pub enum Instr {
     Linear {
         weight: WeightId,
         bias: Option<VectorId>,
-        lora: Option<(ParamId, Buf)>,
+        lora: Option<LoraAdd>,
         x: Buf,
         out: Buf,
         scratch: Buf,
@@ -218,6 +218,15 @@ pub enum Instr {
     },
 }
 
+/// What an adapter adds to a linear: `h B`. Where `down` names A and a scale, `h` is made on the way: `scale x Aᵀ`.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct LoraAdd {
+    pub b: ParamId,
+    pub h: Buf,
+    pub down: Option<(ParamId, f32)>,
+}
+
 /// The adapter's part of a linear's backward pass: `gB = hᵀ g`, `gh = scale g B`, and `gh A` is added to the input's gradient.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
@@ -277,8 +286,8 @@ impl Instr {
             }
             Instr::Linear { lora, x, out, scratch, .. } => {
                 see(x, Read);
-                if let Some((_, h)) = lora {
-                    see(h, Read);
+                if let Some(LoraAdd { h, down, .. }) = lora {
+                    see(h, if down.is_some() { Write } else { Read });
                 }
                 see(out, Write);
                 see(scratch, Write);

@@ -147,15 +147,16 @@ impl Clock<'_> {
         let (mut frozen, mut thin, mut attended, mut again, mut bytes) = (0.0, 0.0, 0.0, 0.0, 0.0);
         match *instr {
             Instr::Linear { weight, lora, .. } => {
-                frozen = 2.0 * n * (matrix(weight) + lora.map_or(0.0, |(b, _)| param(b)));
+                let low = lora.map_or(0.0, |lora| param(lora.b) + lora.down.map_or(0.0, |(a, _)| param(a)));
+                frozen = 2.0 * n * (matrix(weight) + low);
                 again = (times - 1.0) * matrix(weight);
             }
             Instr::LinearBackward { weight, gx, lora, .. } => {
                 if gx.is_some() {
-                    frozen = 2.0 * n * (matrix(weight) + lora.map_or(0.0, |lora| param(lora.a)));
+                    frozen = 2.0 * n * (matrix(weight) + lora.map_or(0.0, |lora| param(lora.a) + param(lora.b)));
                     again = (times - 1.0) * matrix(weight);
                 }
-                thin = lora.map_or(0.0, |lora| 4.0 * n * param(lora.b));
+                thin = lora.map_or(0.0, |lora| if gx.is_some() { 2.0 } else { 4.0 } * n * param(lora.b));
             }
             Instr::LoraDown { a, .. } | Instr::LoraDownBackward { a, .. } => thin = 2.0 * n * param(a),
             Instr::Attention { heads, .. } | Instr::CachedAttention { heads, .. } => {

@@ -8,6 +8,7 @@
 //! side. So weights are the first operand where the sum runs along their rows, and the second where it runs over them: they are
 //! never transposed. In the first case it is the output that is.
 
+mod down;
 mod fill;
 mod stage;
 
@@ -16,22 +17,30 @@ use std::ops::Range;
 use super::out::Out;
 use super::product::{Factor, Left, Product, Right, Side, Tail};
 use super::split::Split;
-use super::{Ctx, Start};
-use crate::Pool;
+use super::{Ctx, Low, Start};
 use crate::amx::{K_TILE, Pair, SIDE, Square, Tiles};
 use crate::rows::Rows;
+use crate::{BlockType, Pool};
 
-/// Rows and length of the block of the left operand: 1 MiB, half of a second-level cache. The length is whole blocks of every type.
+/// Rows and length of a block of the left operand: 1 MiB, half of a second-level cache. The length is whole blocks of every type.
 const LEFT_ROWS: usize = 512;
 const LEFT_K: usize = 1024;
+/// Elements of the left operand that are held as tiles at once where an adapter reads them too, and the longest sum for that.
+const LEFT_AREA: usize = 4 << 20;
+pub(super) const LONGEST_SHARED: usize = 16 << 10;
 /// Outputs of a task at most, unless a block of the weights is longer.
 const UNIT: usize = 128;
 /// f32 elements in the place of a tile.
 const TILE: usize = 256;
 
-/// Scratch memory, in f32 elements: the left operand, then for each thread tiles of weights, a row buffer and sums.
+/// Scratch memory, in f32 elements: the left operand, an adapter's first factor, then for each thread tiles of weights, a row buffer
+/// and sums.
 pub(super) struct Sizes {
+    /// Rows of the left operand that are worked on at once.
+    row_block: usize,
     left: usize,
+    /// The first factor of an adapter of this rank.
+    down: usize,
     least: usize,
     most: usize,
     /// Length of a block of the sum.
@@ -45,16 +54,26 @@ impl Sizes {
     pub fn new((m, n, k): (usize, usize, usize), rank: usize, side: Side) -> Self {
         let (least, most, k_block) = match side {
             Side::Cols(ty) if ty.block_len() > UNIT => (ty.block_len(), ty.block_len(), LEFT_K / 2),
+            // Values rather than weights, and many rows of them: long pieces of a row come faster from far caches.
+            Side::Cols(BlockType::F32) => (SIDE, 4 * UNIT, LEFT_K / 4),
             _ => (SIDE, UNIT, LEFT_K),
         };
-        let padded = k.min(k_block).next_multiple_of(K_TILE) + rank.next_multiple_of(K_TILE);
+        let tail = rank.next_multiple_of(K_TILE);
+        let padded = k.min(k_block).next_multiple_of(K_TILE) + tail;
         let buffer = match side {
             Side::Rows => padded / 2,
             Side::Cols(_) => most,
         };
-        let left = m.min(LEFT_ROWS).next_multiple_of(SIDE) * padded / 2;
+        let whole = k.next_multiple_of(K_TILE);
+        let (row_block, held, down) = if rank == 0 || k > LONGEST_SHARED {
+            (LEFT_ROWS, padded, 0)
+        } else {
+            let rows = (LEFT_AREA / whole.max(1)).clamp(2 * SIDE, LEFT_ROWS) / SIDE * SIDE;
+            (rows, whole + tail, rank.next_multiple_of(SIDE) * whole / 2)
+        };
+        let left = m.min(row_block).next_multiple_of(SIDE) * held / 2;
         let unit = most.min(n.next_multiple_of(SIDE));
-        Self { left, least, most, k_block, weights: unit * padded / 2, buffer, sums: unit * SIDE }
+        Self { row_block, left, down, least, most, k_block, weights: unit * padded / 2, buffer, sums: unit * SIDE }
     }
 
     fn per_thread(&self) -> usize {
@@ -63,7 +82,7 @@ impl Sizes {
 
     /// All of it, with room to begin at a cache line.
     pub fn total(&self, threads: usize) -> usize {
-        self.left + threads * self.per_thread() + 16
+        self.left + self.down + threads * self.per_thread() + 16
     }
 }
 
@@ -76,45 +95,117 @@ struct Scratch<'a> {
 
 pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
     let (m, n, k, right) = (product.m, product.n, product.k, product.right);
-    let rank = product.tail.map_or(0, |tail| tail.factor.rank);
+    let rank = product.tail.as_ref().map_or(0, |tail| tail.factor.rank);
     let sizes = Sizes::new((m, n, k), rank, right.side());
     let threads = ctx.pool.threads();
     let line = ctx.scratch.as_ptr().align_offset(64);
     let (packed, rest) = ctx.scratch[line..].split_at_mut(sizes.left);
+    let (down, rest) = rest.split_at_mut(sizes.down);
     let per_thread = sizes.per_thread();
-    let scratch = Rows::new(&mut rest[..per_thread * threads], per_thread);
+    let threads_scratch = Threads { parts: Rows::new(&mut rest[..per_thread * threads], per_thread), sizes: &sizes };
     let out = Out::new(product.out, n);
-    for m0 in (0..m).step_by(LEFT_ROWS) {
-        let rows = LEFT_ROWS.min(m - m0);
+    let mut tail = product.tail.take();
+    if let Some(Tail { low: Low::Made { by, .. }, .. }) = &tail {
+        down::fill(ctx.pool, &threads_scratch, right, (rank, k), by, down);
+    }
+    for m0 in (0..m).step_by(sizes.row_block) {
+        let rows = sizes.row_block.min(m - m0);
         let split = Split::new((rows, n), (sizes.least, sizes.most), SIDE, threads);
-        for k0 in (0..k).step_by(sizes.k_block) {
-            let ks = k0..k.min(k0 + sizes.k_block);
-            let left = &product.left.data[m0 * product.left.row + k0 * product.left.k..];
-            let tail = product.tail.filter(|_| ks.end == k);
-            let main = ks.len().div_ceil(K_TILE);
-            let steps = main + tail.map_or(0, |tail| tail.factor.rank.div_ceil(K_TILE));
-            let left = Left { data: left, ..product.left };
-            pack(ctx.pool, left, rows, ks.len(), right, fill::Place { first: 0, steps }, packed);
-            if let Some(Tail { left, factor }) = tail {
-                let left = Left { data: &left.data[m0 * left.row..], ..left };
-                pack(ctx.pool, left, rows, factor.rank, right, fill::Place { first: main, steps }, packed);
+        let left = Left { data: &product.left.data[m0 * product.left.row..], ..product.left };
+        let blocks = Blocks { k, k_block: sizes.k_block, rank, pairs: rows.div_ceil(SIDE) };
+        // Where an adapter's low-rank values are made of the whole left operand first, it is packed once, for both.
+        let made = match &mut tail {
+            Some(Tail { low: Low::Made { scale, into, .. }, .. }) => {
+                blocks.each(|block| pack(ctx.pool, left, rows, &block, right, &mut packed[block.at..]));
+                let into = &mut into[m0 * rank..(m0 + rows) * rank];
+                down::multiply(ctx.pool, &threads_scratch, right, &blocks, packed, down, *scale, into);
+                true
             }
-            let start = if k0 == 0 { product.start } else { Start::Output };
-            let block = Block { left: packed, right, ks, tail: tail.map(|tail| tail.factor), steps, start };
+            _ => false,
+        };
+        let low = tail.as_ref().map(|tail| {
+            let h = match &tail.low {
+                Low::Given(h) => h,
+                Low::Made { into, .. } => &**into,
+            };
+            Left { data: &h[m0 * rank..], row: rank, k: 1 }
+        });
+        blocks.each(|block| {
+            let packed = if made { &mut packed[block.at..] } else { &mut packed[..] };
+            if !made {
+                pack(ctx.pool, left, rows, &block, right, packed);
+            }
+            if let (Some(low), true) = (low, block.last) {
+                let place = fill::Place { first: block.main, steps: block.steps };
+                pack_at(ctx.pool, low, rows, 0..rank, place, right, packed);
+            }
+            let factor = tail.as_ref().filter(|_| block.last).map(|tail| tail.factor);
+            let start = if block.ks.start == 0 { product.start } else { Start::Output };
+            let job = Job { left: packed, right, block: &block, factor, start };
             ctx.pool.run(split.tasks(), &|task, thread| {
-                // SAFETY: no two running tasks share `thread`, and so none shares this part.
-                let mine = unsafe { scratch.range(thread * per_thread..(thread + 1) * per_thread) };
-                let (weights, rest) = mine.split_at_mut(sizes.weights);
-                let (sums, rest) = rest.split_at_mut(sizes.sums);
                 let (rows, cols) = split.task(task);
-                block.task(m0, rows, cols, &mut Scratch { weights, sums, buffer: &mut rest[..sizes.buffer] }, &out);
+                job.task(m0, rows, cols, &mut threads_scratch.of(thread), &out);
             });
+        });
+    }
+}
+
+/// The threads' scratch memory.
+struct Threads<'a> {
+    parts: Rows<'a>,
+    sizes: &'a Sizes,
+}
+
+impl Threads<'_> {
+    /// That of one thread, which must be the one that runs.
+    fn of(&self, thread: usize) -> Scratch<'_> {
+        let mine = self.parts.piece(thread).0;
+        let (weights, rest) = mine.split_at_mut(self.sizes.weights);
+        let (sums, rest) = rest.split_at_mut(self.sizes.sums);
+        Scratch { weights, sums, buffer: &mut rest[..self.sizes.buffer] }
+    }
+}
+
+/// How the sum is cut into blocks. The last one goes on over the rank of an adapter.
+struct Blocks {
+    k: usize,
+    k_block: usize,
+    rank: usize,
+    /// Pairs of tiles of the left operand's rows.
+    pairs: usize,
+}
+
+/// A block of the sum.
+struct Block {
+    ks: Range<usize>,
+    /// Tiles of the sum, those of the rank not counted and counted.
+    main: usize,
+    steps: usize,
+    last: bool,
+    /// Where its part of a left operand begins that is packed whole.
+    at: usize,
+}
+
+impl Blocks {
+    fn each(&self, mut see: impl FnMut(Block)) {
+        let mut at = 0;
+        for k0 in (0..self.k).step_by(self.k_block) {
+            let ks = k0..self.k.min(k0 + self.k_block);
+            let (main, last) = (ks.len().div_ceil(K_TILE), ks.end == self.k);
+            let steps = main + if last { self.rank.div_ceil(K_TILE) } else { 0 };
+            see(Block { ks, main, steps, last, at });
+            at += self.pairs * 2 * TILE * steps;
         }
     }
 }
 
-/// Rounds `rows` by `len` elements of a left operand and lays them out in tiles, pair by pair of them.
-fn pack(pool: &Pool, left: Left, rows: usize, len: usize, right: Right, place: fill::Place, to: &mut [f32]) {
+/// Rounds a block of `rows` of the left operand and lays it out in tiles, pair by pair of them.
+fn pack(pool: &Pool, left: Left, rows: usize, block: &Block, right: Right, to: &mut [f32]) {
+    pack_at(pool, left, rows, block.ks.clone(), fill::Place { first: 0, steps: block.steps }, right, to);
+}
+
+fn pack_at(pool: &Pool, left: Left, rows: usize, ks: Range<usize>, place: fill::Place, right: Right, to: &mut [f32]) {
+    let left = Left { data: &left.data[ks.start * left.k..], ..left };
     let pair = 2 * TILE * place.steps;
     let pairs = rows.div_ceil(SIDE);
     let pieces = Rows::new(&mut to[..pairs * pair], pair);
@@ -124,43 +215,41 @@ fn pack(pool: &Pool, left: Left, rows: usize, len: usize, right: Right, place: f
         // SAFETY: the product checked that this processor has the instructions.
         unsafe {
             match right {
-                Right::Rows(_) => fill::left_cols(left, rows, len, place, to),
-                Right::Cols(_) => fill::left_rows(left, rows, len, place, to),
+                Right::Rows(_) => fill::left_cols(left, rows, ks.len(), place, to),
+                Right::Cols(_) => fill::left_rows(left, rows, ks.len(), place, to),
             }
         }
     });
 }
 
-/// A block of the left operand's rows and of the sum.
-struct Block<'a> {
+/// A block of the left operand's rows and of the sum, ready to be multiplied.
+struct Job<'a> {
     left: &'a [f32],
     right: Right<'a>,
-    ks: Range<usize>,
+    block: &'a Block,
     /// The adapter's factor, in the last block: the sum goes on over its rows.
-    tail: Option<Factor<'a>>,
-    /// Tiles of the sum, the factor's included.
-    steps: usize,
+    factor: Option<Factor<'a>>,
     start: Start<'a>,
 }
 
-impl Block<'_> {
+impl Job<'_> {
     /// Sums for `rows` of the block, which begins at row `m0` of the output, and for columns `cols`.
     fn task(&self, m0: usize, rows: Range<usize>, cols: Range<usize>, scratch: &mut Scratch, out: &Out) {
-        let (ks, steps) = (self.ks.clone(), self.steps);
-        let (place, tail) = (fill::Place { first: 0, steps }, fill::Place { first: ks.len().div_ceil(K_TILE), steps });
+        let (ks, steps) = (self.block.ks.clone(), self.block.steps);
+        let (place, tail) = (fill::Place { first: 0, steps }, fill::Place { first: self.block.main, steps });
         let Scratch { buffer, weights, .. } = &mut *scratch;
         // SAFETY: the product checked that this processor has the instructions.
         unsafe {
             match &self.right {
                 Right::Rows(w) => {
                     fill::weight_rows(w, cols.clone(), ks, place, buffer, weights);
-                    if let Some(factor) = &self.tail {
+                    if let Some(factor) = &self.factor {
                         fill::factor_rows(factor, cols.clone(), tail, weights);
                     }
                 }
                 Right::Cols(w) => {
                     fill::weight_cols(w, cols.clone(), ks, place, buffer, weights);
-                    if let Some(factor) = &self.tail {
+                    if let Some(factor) = &self.factor {
                         let w = factor.weight();
                         fill::weight_cols(&w, cols.clone(), 0..factor.rank, tail, buffer, weights);
                     }
@@ -182,11 +271,10 @@ impl Block<'_> {
                 let zero = matches!(self.start, Start::Zero);
                 let (rows, cols, two_rows, two_cols) =
                     if transposed { (weights, left, n > 16, m > 16) } else { (left, weights, m > 16, n > 16) };
-                assert!(rows.len() == pair && cols.len() == pair && sums.len() == SIDE * SIDE);
                 let rows = Pair { at: rows.as_ptr(), line: 16, second: steps * TILE, step: TILE };
                 let cols = Pair { at: cols.as_ptr(), line: 16, second: TILE, step: 2 * TILE };
                 let sums = Square { at: sums.as_mut_ptr(), line: SIDE };
-                // SAFETY: two runs of `steps` tiles, `steps` pairs of tiles and a whole square, by the lengths just checked.
+                // SAFETY: two runs of `steps` tiles, `steps` pairs of tiles (both slices are a `pair`), and a whole square.
                 unsafe { tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols) };
             }
             // SAFETY: as above.

@@ -1,6 +1,6 @@
 //! The one shape behind the three products, `out[m, n] = start + left[m, k] right[k, n]`, and the choice of the code that runs it.
 
-use super::{Ctx, Precision, Start, Weight};
+use super::{Ctx, Low, Precision, Start, Weight};
 use crate::{BlockType, Isa};
 
 /// The left operand: element `(i, k)` lies at `i row + k k`.
@@ -51,10 +51,9 @@ impl<'a> Factor<'a> {
     }
 }
 
-/// What a sum goes on with: `left[m, rank] factor[rank, n]`.
-#[derive(Clone, Copy)]
+/// What a sum goes on with: `low[m, rank] factor[rank, n]`.
 pub(super) struct Tail<'a> {
-    pub left: Left<'a>,
+    pub low: Low<'a>,
     pub factor: Factor<'a>,
 }
 
@@ -75,20 +74,22 @@ impl Product<'_> {
         if let Start::Bias(bias) = self.start {
             assert_eq!(bias.len(), self.n, "length of the bias for {} outputs", self.n);
         }
-        let (shape, rank) = ((self.m, self.n, self.k), self.tail.map_or(0, |tail| tail.factor.rank));
+        let (shape, rank) = ((self.m, self.n, self.k), self.tail.as_ref().map_or(0, |tail| tail.factor.rank));
         let wanted = scratch(ctx.isa, ctx.precision, ctx.pool.threads(), shape, rank, self.right.side());
         assert!(ctx.scratch.len() >= wanted, "scratch has {} elements of {wanted}", ctx.scratch.len());
         assert!(ctx.isa.available(), "this processor has no {}", ctx.isa.name());
         if self.m == 0 || self.n == 0 {
             return;
         }
-        if self.k == 0 {
-            self.begin();
-            return self.run_tail(ctx);
-        }
         match (ctx.isa, ctx.precision) {
+            _ if self.k == 0 => self.begin(),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Amx, Precision::Bf16) => return super::amx::run(ctx, &mut self),
+            (Isa::Amx, Precision::Bf16) => {
+                if self.k > super::amx::LONGEST_SHARED {
+                    self.make_low(ctx);
+                }
+                return super::amx::run(ctx, &mut self);
+            }
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx | Isa::Avx512, _) => super::tiled::run(&super::avx512::KERNEL, ctx, &mut self),
             #[cfg(target_arch = "x86_64")]
@@ -98,12 +99,30 @@ impl Product<'_> {
         self.run_tail(ctx);
     }
 
-    /// The tail as a product of its own, where it is not worked into the sum: the same chain, with the output written in between.
+    /// The tail as products of its own, where it is not worked into the sum: the same chain, with the output written in between.
     fn run_tail(&mut self, ctx: &mut Ctx) {
-        let Some(Tail { left, factor }) = self.tail.take() else { return };
-        let (right, k) = (Right::Cols(factor.weight()), factor.rank);
+        self.make_low(ctx);
+        let Some(Tail { low: Low::Given(h), factor }) = self.tail.take() else { return };
+        let (m, rank) = (self.m, factor.rank);
+        let (left, right) = (Left { data: h, row: rank, k: 1 }, Right::Cols(factor.weight()));
         let out = &mut *self.out;
-        Product { left, right, m: self.m, n: self.n, k, out, start: Start::Output, tail: None }.run(ctx);
+        Product { left, right, m, n: self.n, k: rank, out, start: Start::Output, tail: None }.run(ctx);
+    }
+
+    /// Makes low-rank values that are to be made, by a product of their own.
+    fn make_low(&mut self, ctx: &mut Ctx) {
+        let Some(Tail { low, factor }) = self.tail.take() else { return };
+        let h = match low {
+            Low::Given(h) => h,
+            Low::Made { by, scale, into } => {
+                let right = Right::Rows(Weight::f32(factor.rank, self.k, by));
+                let (left, m, k, out) = (self.left, self.m, self.k, &mut *into);
+                Product { left, right, m, n: factor.rank, k, out, start: Start::Zero, tail: None }.run(ctx);
+                into.iter_mut().for_each(|x| *x *= scale);
+                into
+            }
+        };
+        self.tail = Some(Tail { low: Low::Given(h), factor });
     }
 
     /// Writes what the sums begin with to the output.
@@ -127,7 +146,7 @@ pub(super) fn scratch(
     rank: usize,
     side: Side,
 ) -> usize {
-    let plain = |k, side| match (isa, precision) {
+    let plain = |n, k, side| match (isa, precision) {
         #[cfg(target_arch = "x86_64")]
         (Isa::Amx, Precision::Bf16) => super::amx::Sizes::new((m, n, k), rank, side).total(threads),
         #[cfg(target_arch = "x86_64")]
@@ -141,8 +160,11 @@ pub(super) fn scratch(
             0
         }
     };
-    let main = plain(k, side);
-    if rank == 0 { main } else { main.max(plain(rank, Side::Cols(BlockType::F32))) }
+    let main = plain(n, k, side);
+    match rank {
+        0 => main,
+        _ => main.max(plain(rank, k, Side::Rows)).max(plain(n, rank, Side::Cols(BlockType::F32))),
+    }
 }
 
 /// `x` rounded to bfloat16, to nearest, ties to even; NaN stays NaN.

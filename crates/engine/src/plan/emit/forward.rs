@@ -1,9 +1,9 @@
 //! The forward instruction of every operation.
 
 use super::{Emitter, scratch};
-use crate::graph::{Op, ValueId, WeightId};
+use crate::graph::{Op, ParamId, ValueId, WeightId};
 use crate::plan::Mode;
-use crate::plan::program::{Buf, Instr, Kind};
+use crate::plan::program::{Buf, Instr, Kind, LoraAdd};
 
 impl Emitter<'_> {
     /// Makes sure that `value` is in memory, by the nodes of the open stage.
@@ -39,13 +39,17 @@ impl Emitter<'_> {
                 Instr::LoraDown { a: *a, scale: *scale, x: self.at(input(0)), h: self.define(node.outputs[0]), scratch }
             }
             Op::Linear { weight, bias, lora } => {
-                let lora = lora.map(|(b, _)| (b, self.at(input(1))));
-                let alone = match (lora, self.request.mode) {
-                    // One row is not multiplied with tiles, and then what the adapter adds is a product of its own.
-                    (Some((b, _)), Mode::Generate { .. }) => self.nn_f32(b),
-                    _ => 0,
+                let made = lora.and_then(|_| self.just_made(self.at(input(1))));
+                let lora = lora.map(|(b, _)| LoraAdd { b, h: self.at(input(1)), down: made.map(|made| made.0) });
+                let needed = self.nt(*weight, lora.map(|lora| lora.b));
+                let scratch = match made {
+                    Some((_, scratch)) => self.grow(scratch, needed),
+                    None => self.scratch(needed),
                 };
-                let scratch = self.scratch(self.nt(*weight, lora.map(|(b, _)| b)).max(alone));
+                if let (Some(lora), Mode::Generate { .. }) = (lora, self.request.mode) {
+                    // One row is not multiplied with tiles, and then what the adapter adds is a product of its own.
+                    self.grow(scratch, self.nn_f32(lora.b));
+                }
                 let out = self.define(node.outputs[0]);
                 Instr::Linear { weight: *weight, bias: *bias, lora, x: self.at(input(0)), out, scratch }
             }
@@ -72,6 +76,24 @@ impl Emitter<'_> {
             Op::CrossEntropy { weight } => self.head(*weight, input(0)),
         };
         self.instrs.push(instr);
+    }
+
+    /// The adapter's factor and scale and the scratch memory, if the last instruction made `h`: it is taken back, since the linear
+    /// makes `h` on the way.
+    fn just_made(&mut self, h: Buf) -> Option<((ParamId, f32), Buf)> {
+        let made = match self.instrs.last() {
+            Some(&Instr::LoraDown { a, scale, h: made, scratch, .. }) if made == h => ((a, scale), scratch),
+            _ => return None,
+        };
+        self.instrs.pop();
+        Some(made)
+    }
+
+    /// Makes scratch memory at least `len` long.
+    fn grow(&mut self, scratch: Buf, len: usize) -> Buf {
+        let buffer = &mut self.buffers[scratch.0];
+        buffer.len = buffer.len.max(len);
+        scratch
     }
 
     /// `output` takes the place of `input`, which nothing else reads.

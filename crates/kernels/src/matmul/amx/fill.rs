@@ -8,6 +8,7 @@ use std::ops::Range;
 use super::super::Weight;
 use super::super::product::{Factor, Left};
 use super::{K_TILE, SIDE, TILE};
+use crate::BlockType;
 use crate::avx512::{interleave, mask, round, transpose_16};
 use crate::dequant::dequantize_row_bf16;
 
@@ -20,6 +21,8 @@ pub(super) struct Place {
 
 /// How far ahead the left operand is asked for.
 const PIECES_AHEAD: usize = 4;
+/// And rows of floats.
+const FLOAT_ROWS_AHEAD: usize = 8;
 
 /// Rounds and stores 32 floats.
 #[inline]
@@ -138,6 +141,9 @@ pub(super) unsafe fn weight_cols(
     buffer: &mut [f32],
     to: &mut [f32],
 ) {
+    if w.ty == BlockType::F32 {
+        return float_cols(w, js, ks, place, to);
+    }
     let steps = ks.len().div_ceil(K_TILE);
     let padded = js.len().next_multiple_of(SIDE);
     let buffer: &mut [u16] = &mut bytemuck::cast_slice_mut(buffer)[..2 * padded];
@@ -162,6 +168,39 @@ pub(super) unsafe fn weight_cols(
             let (a, b) = unsafe { (_mm512_loadu_si512(a.as_ptr().cast()), _mm512_loadu_si512(b.as_ptr().cast())) };
             for (half, pairs) in interleave(a, b).into_iter().enumerate() {
                 let to: &mut [f32] = &mut tiles[half * TILE + row * 16..][..16];
+                // SAFETY: `to` has 64 bytes.
+                unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs) };
+            }
+        }
+    }
+}
+
+/// [`weight_cols`] of plain floats: nothing to dequantise, so rows go straight from memory to tiles.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+fn float_cols(w: &Weight, js: Range<usize>, ks: Range<usize>, place: Place, to: &mut [f32]) {
+    let row = |k: usize, j: usize| {
+        let from: &[u8] = if k < ks.end { w.blocks(k, j, js.end.min(j + SIDE)) } else { &[] };
+        let count = from.len() / 4;
+        let at: *const f32 = from.as_ptr().cast();
+        // SAFETY: `count` floats are read, of any alignment.
+        unsafe {
+            match count {
+                SIDE => round(_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(16))),
+                _ => round(
+                    _mm512_maskz_loadu_ps(mask(count), at),
+                    _mm512_maskz_loadu_ps(mask(count.saturating_sub(16)), at.wrapping_add(16)),
+                ),
+            }
+        }
+    };
+    for pair in 0..ks.len().div_ceil(K_TILE) * K_TILE / 2 {
+        let k = ks.start + 2 * pair;
+        w.fetch(k + FLOAT_ROWS_AHEAD, js.start, js.end);
+        w.fetch(k + FLOAT_ROWS_AHEAD + 1, js.start, js.end);
+        for (v, j) in js.clone().step_by(SIDE).enumerate() {
+            let tiles = &mut to[(v * place.steps + place.first + pair / 16) * 2 * TILE..][..2 * TILE];
+            for (half, pairs) in interleave(row(k, j), row(k + 1, j)).into_iter().enumerate() {
+                let to: &mut [f32] = &mut tiles[half * TILE + pair % 16 * 16..][..16];
                 // SAFETY: `to` has 64 bytes.
                 unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs) };
             }

@@ -73,9 +73,13 @@ impl Stage {
             for i in 0..self.rows.len() {
                 for (q, sums) in sums.chunks_exact(SIDE * SIDE).take(self.cols.len().div_ceil(SIDE)).enumerate() {
                     let n = SIDE.min(self.cols.len() - q * SIDE);
-                    // SAFETY: row `i` and the columns lie inside the stage.
-                    let to = unsafe { std::slice::from_raw_parts_mut(at.add(i * out.n() + q * SIDE), n) };
-                    to.copy_from_slice(&sums[i * SIDE..][..n]);
+                    for half in (0..n).step_by(16) {
+                        // SAFETY: row `i` and the masked columns lie inside the stage; a row of sums has both halves.
+                        unsafe {
+                            let x = _mm512_loadu_ps(sums[i * SIDE + half..][..16].as_ptr());
+                            _mm512_mask_storeu_ps(at.add(i * out.n() + q * SIDE + half), mask(n - half), x);
+                        }
+                    }
                 }
             }
             return;
