@@ -10,7 +10,7 @@ use pocketune::backend::{Batch, Cpu, NO_LABEL, Rule, Weights};
 use pocketune::families::{Config, shape};
 use pocketune::graph::{Layers, LoraSpec, Target};
 use pocketune::model::{Model, Source};
-use pocketune::plan::{Instr, Kind, Loss, Mode, Plan, Policy, Spill};
+use pocketune::plan::{Instr, Kind, Loss, Mode, Plan, Policy, Spill, States};
 use pocketune::train::{PrecisionChoice, RunOptions, Task, adapter};
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::update::AdamW;
@@ -56,7 +56,7 @@ pub fn run(options: &Options) -> Result<()> {
     let run = RunOptions { threads: Some(1), precision: PrecisionChoice::Auto };
     let mode = Mode::TrainAndUpdate;
     let task = Task::forward(run, &model.config, types, Some(lora), mode, (1, options.seq))?;
-    let task = Task { states: 2, ..task };
+    let task = Task { states: States::F32, ..task };
     let plans = plans(&task, eager(&config, options.seq))?;
     let mut cpus = Vec::new();
     for plan in &plans {

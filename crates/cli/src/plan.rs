@@ -3,7 +3,7 @@
 use pocketune::backend::Weights;
 use pocketune::families::shape;
 use pocketune::model::Model;
-use pocketune::plan::{Mode, Plan, Spill, picture};
+use pocketune::plan::{Mode, Plan, Spill, States, picture};
 use pocketune::store;
 use pocketune::train::{LoraChoice, Task, TrainOptions};
 use pocketune_formats::BlockType;
@@ -31,7 +31,7 @@ pub fn run(args: PlanArgs) -> Result<(), Failure> {
         training.with(|setting, _| (setting.frontier(MOST), setting.smallest())).map_err(Failure::new)?;
     let limit = budget.unwrap_or(smallest.peak());
     let chosen = training.with(|setting, _| setting.fastest(limit)).map_err(Failure::new)?;
-    let forward = Task { mode: Mode::Evaluate, states: 0, named: None, ..training.clone() };
+    let forward = Task { mode: Mode::Evaluate, states: States::None, named: None, ..training.clone() };
     let report = Report {
         budget: limit,
         origin: options.budget.origin(),

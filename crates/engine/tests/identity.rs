@@ -90,9 +90,17 @@ proptest! {
     }
 
     #[test]
-    fn updates_do_not_depend_on_policy_or_where_the_state_waits(case in 0..CASES.len(), policy in policies()) {
-        let golden = Golden::open(CASES[case]);
-        let rule = |step| Rule::AdamW(AdamW { lr: 1e-2, weight_decay: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, step });
+    fn updates_do_not_depend_on_policy_or_where_the_state_waits(
+        case in 0..CASES.len(),
+        policy in policies(),
+        in_8_bits: bool,
+    ) {
+        let rule = |step| {
+            let rule = AdamW { lr: 1e-2, weight_decay: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, step };
+            if in_8_bits { Rule::AdamW8bit(rule) } else { Rule::AdamW(rule) }
+        };
+        let mut golden = Golden::open(CASES[case]);
+        golden.states = rule(1).states();
         let run = |mode, policy| {
             let mut case = golden.case_on(Isa::detect().unwrap(), true, mode, policy, 2);
             (1..=3).for_each(|step| {

@@ -13,6 +13,7 @@ mod built_in;
 mod chat;
 mod closed_output;
 mod continuing;
+mod eight_bits;
 mod generating;
 mod identity;
 mod killed;

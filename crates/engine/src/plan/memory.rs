@@ -51,7 +51,7 @@ impl MemoryPlan {
     ) -> Self {
         let bytes = |spans: &mut dyn Iterator<Item = &Span>| spans.map(|span| span.len * 4).sum::<usize>();
         let adapter = bytes(&mut layout.params.iter());
-        let optimizer = bytes(&mut layout.states.iter().flatten());
+        let optimizer = bytes(&mut layout.states.iter());
         let gradients = bytes(&mut layout.grads.iter());
         let tokens = programs.iter().map(|program| program.tokens).max().unwrap_or(0);
         let disk = programs.iter().any(|program| program.spill > 0) || layout.paged_len > 0;

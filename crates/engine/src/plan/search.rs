@@ -6,7 +6,7 @@ use super::memory::{MemoryPlan, Surroundings};
 use super::place::{self, Peaks};
 use super::policy::{Keep, Loss, Policy, PolicyName, Roles, Spill};
 use super::time::{Moment, Rates, Time, loss_seconds, moments, predict};
-use super::{Instr, Layout, Machine, Mode, Program, Request};
+use super::{Instr, Layout, Machine, Mode, Program, Request, States};
 use crate::graph::{Graph, Role};
 use pocketune_kernels::BlockType;
 
@@ -27,8 +27,8 @@ pub struct Setting<'a> {
     pub mode: Mode,
     /// Whether a validation set is measured with the same memory.
     pub validates: bool,
-    /// Vectors of optimizer state a matrix.
-    pub states: usize,
+    /// What the optimizer remembers.
+    pub states: States,
     /// A policy that the user insists on; the rest is still searched.
     pub named: Option<PolicyName>,
     /// Whether values and states may go to disk.
@@ -110,13 +110,20 @@ impl<'a> Setting<'a> {
     }
 
     fn request(&self, policy: Policy, mode: Mode) -> Request<'a> {
-        Request { graph: self.graph, types: self.types, tokens: self.tokens(), machine: self.machine, policy, mode }
+        Request {
+            graph: self.graph,
+            types: self.types,
+            tokens: self.tokens(),
+            machine: self.machine,
+            policy,
+            mode,
+            states: self.states,
+        }
     }
 
     fn layout(&self, policy: Policy) -> Layout {
         let positions = if let Mode::Generate { context } = self.mode { context } else { self.length };
-        let page = policy.page_optimizer && self.states > 0;
-        Layout::new(self.graph, self.states, page, positions, self.mode, self.kv_width)
+        Layout::new(self.graph, self.states, policy.page_optimizer, positions, self.mode, self.kv_width)
     }
 
     /// The exact plan of a policy.
@@ -165,7 +172,7 @@ impl<'a> Setting<'a> {
     pub fn tightest(&self) -> Plan {
         let loss = Loss { rows: 64, vocab: 1024, retain: false };
         let keep = Keep::all(PolicyName::Block.keeps());
-        let page_optimizer = self.may_spill && self.states > 0;
+        let page_optimizer = self.may_spill && self.states.any();
         let spill = if self.may_spill { Spill::Tight } else { Spill::No };
         let every = if self.may_spill { [1, 1] } else { [(self.graph.blocks as f64).sqrt().round() as usize, 1] };
         self.plan(Policy { keep, spill, every, rows: 64, loss, stream: true, page_optimizer })
@@ -271,7 +278,7 @@ impl<'a> Setting<'a> {
             Instr::CrossEntropy { weight, gx, .. } => Some((*weight, gx.is_some())),
             _ => None,
         });
-        for page_optimizer in [false, true].into_iter().filter(|page| !page || (self.states > 0 && self.may_spill)) {
+        for page_optimizer in [false, true].into_iter().filter(|page| !page || (self.states.any() && self.may_spill)) {
             let layout = self.layout(Policy { page_optimizer, ..policy });
             for stream in [false, true] {
                 program.stream = stream;

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::families::Config;
 use crate::graph::{Graph, Layers, LoraSpec};
 use crate::memory;
-use crate::plan::{Machine, Mode, Plan, PolicyName, Rates, Setting, Surroundings};
+use crate::plan::{Machine, Mode, Plan, PolicyName, Rates, Setting, States, Surroundings};
 
 /// What the process still takes before the first step, beyond what is measured: the programs, and the code of the step, most of
 /// which has run already when rates were measured.
@@ -41,8 +41,8 @@ pub struct Task {
     pub machine: Machine,
     /// Whether gradients wait for all others.
     pub mode: Mode,
-    /// Vectors of optimizer state a matrix.
-    pub states: usize,
+    /// What the optimizer remembers.
+    pub states: States,
     /// Whether a validation set is measured.
     pub validates: bool,
     /// A policy that the user insists on.
@@ -77,7 +77,7 @@ impl Task {
             batch,
             machine,
             mode,
-            states: 0,
+            states: States::None,
             validates: false,
             named: None,
             around: surroundings(0),
@@ -177,8 +177,14 @@ impl Task {
             let lora = LoraSpec { layers: Layers::Last(last), ..lora };
             changes.push((Task { lora: Some(lora), ..self.clone() }, format!("--num-layers {last}")));
         }
-        if self.states > 0 {
-            changes.push((Task { states: 0, ..self.clone() }, "--optimizer sgd".to_string()));
+        // The next smaller state: 8 bits save three quarters of what no state at all would.
+        let smaller = match self.states {
+            States::F32 => Some((States::Bits8, "--optimizer adamw8bit")),
+            States::Bits8 => Some((States::None, "--optimizer sgd")),
+            States::None => None,
+        };
+        if let Some((states, words)) = smaller {
+            changes.push((Task { states, ..self.clone() }, words.to_string()));
         }
         if self.named.is_some() {
             changes.push((Task { named: None, ..self.clone() }, "--grad-checkpoint auto".to_string()));

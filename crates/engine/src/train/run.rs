@@ -314,10 +314,10 @@ impl Run {
 
 fn rule(options: &TrainOptions, iter: usize, lr: f32) -> Rule {
     let weight_decay = options.weight_decay.unwrap_or(options.optimizer.default_decay());
+    let adamw = AdamW { lr, weight_decay, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: iter as u64 };
     match options.optimizer {
-        Optimizer::AdamW => {
-            Rule::AdamW(AdamW { lr, weight_decay, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: iter as u64 })
-        }
+        Optimizer::AdamW => Rule::AdamW(adamw),
+        Optimizer::AdamW8bit => Rule::AdamW8bit(adamw),
         Optimizer::Sgd => Rule::Sgd(Sgd { lr, weight_decay }),
     }
 }
