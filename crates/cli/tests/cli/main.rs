@@ -27,3 +27,4 @@ mod picture;
 mod place;
 mod records;
 mod reports;
+mod spilling;
