@@ -29,8 +29,10 @@ pub fn run(args: PlanArgs) -> Result<(), Failure> {
     let budget = options.budget.bytes().map_err(Failure::new)?;
     let (frontier, smallest) =
         training.with(|setting, _| (setting.frontier(MOST), setting.smallest())).map_err(Failure::new)?;
-    let limit = budget.unwrap_or(smallest.peak());
-    let chosen = training.with(|setting, _| setting.fastest(limit)).map_err(Failure::new)?;
+    let chosen = training
+        .with(|setting, _| budget.map_or_else(|| Some(setting.small()), |budget| setting.fastest(budget)))
+        .map_err(Failure::new)?;
+    let limit = budget.unwrap_or(chosen.as_ref().map_or(smallest.peak(), Plan::peak));
     let forward = Task { mode: Mode::Evaluate, states: States::None, named: None, ..training.clone() };
     let report = Report {
         budget: limit,

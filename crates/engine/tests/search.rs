@@ -122,6 +122,19 @@ fn a_state_on_disk_has_room_to_pass_through_when_sums_are_applied() {
 }
 
 #[test]
+fn as_little_as_possible_is_the_fastest_of_the_smallest_and_hardly_larger() {
+    // Here the very smallest plan cuts everything into the smallest pieces.
+    let training = training(shape("qwen2.5-0.5b").unwrap(), 1024, 1, BlockType::Q4_0);
+    let smallest = training.with(|setting, _| setting.smallest()).unwrap();
+    let small = training.choose(Budget::Smallest).unwrap();
+    assert!(small.peak() <= smallest.peak() * 103 / 100, "{} {}", small.peak(), smallest.peak());
+    assert!(small.seconds() < 0.9 * smallest.seconds(), "{} {}", small.seconds(), smallest.seconds());
+    // Still, what is stated as the minimum works, and less does not.
+    assert_eq!(training.choose(Budget::Bytes(smallest.peak())).unwrap().peak(), smallest.peak());
+    assert!(training.choose(Budget::Bytes(smallest.peak() - 4096)).is_err());
+}
+
+#[test]
 fn a_named_policy_is_kept_whatever_the_budget() {
     let mut training = training(small(), 128, 1, BlockType::Q8_0);
     training.named = Some(PolicyName::Selective);

@@ -96,6 +96,15 @@ fn weights(graph: &Graph, types: &[BlockType], program: &Program) -> usize {
     program.instrs.iter().map(|instr| mapped(graph, types, program, Some(instr))).max().unwrap_or(0)
 }
 
+/// The most that is mapped of streamed weights when the loss goes through its head by `vocab` entries.
+pub(super) fn streamed(graph: &Graph, types: &[BlockType], program: &Program, vocab: usize) -> usize {
+    let parts = program.instrs.iter().map(|instr| match instr {
+        Instr::CrossEntropy { weight, .. } => weight_bytes(graph, types, *weight, vocab) + STRETCH,
+        other => mapped(graph, types, program, Some(other)),
+    });
+    parts.max().unwrap_or(0)
+}
+
 /// What is mapped of the weights while `instr` runs: all of them, or what it reads before that is released.
 pub(super) fn mapped(graph: &Graph, types: &[BlockType], program: &Program, instr: Option<&Instr>) -> usize {
     let whole = |id: WeightId| weight_bytes(graph, types, id, usize::MAX);

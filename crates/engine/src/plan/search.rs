@@ -2,7 +2,7 @@
 //! measured exactly, by laying the program out, until one fits.
 
 use super::emit;
-use super::memory::{MemoryPlan, Surroundings};
+use super::memory::{MemoryPlan, Surroundings, streamed};
 use super::place::{self, Peaks};
 use super::policy::{Keep, Loss, Policy, PolicyName, Roles, Spill};
 use super::time::{Moment, Rates, Time, loss_seconds, moments, predict};
@@ -97,6 +97,9 @@ const LADDER: [Roles; 5] = [
     PolicyName::Block.keeps(),
 ];
 
+/// Peaks of up to this many hundredths of the smallest are about as small.
+const NEAR: usize = 103;
+
 /// A candidate with an estimate that never exceeds its exact peak.
 struct Candidate {
     policy: Policy,
@@ -140,15 +143,28 @@ impl<'a> Setting<'a> {
 
     /// The fastest plan of at most `budget` bytes.
     pub fn fastest(&self, budget: usize) -> Option<Plan> {
-        let mut candidates: Vec<Candidate> = self.candidates();
+        self.fastest_of(self.candidates(), budget)
+    }
+
+    /// The plan with the smallest peak.
+    pub fn smallest(&self) -> Plan {
+        self.smallest_of(&mut self.candidates())
+    }
+
+    /// The fastest plan among those that are about as small as the smallest: the last hundredths of memory can cost a sixth of the time.
+    pub fn small(&self) -> Plan {
+        let mut candidates = self.candidates();
+        let smallest = self.smallest_of(&mut candidates);
+        self.fastest_of(candidates, smallest.peak() * NEAR / 100).unwrap_or(smallest)
+    }
+
+    fn fastest_of(&self, mut candidates: Vec<Candidate>, budget: usize) -> Option<Plan> {
         candidates.retain(|candidate| candidate.least <= budget);
         candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.least.cmp(&b.least)));
         candidates.iter().map(|candidate| self.plan(candidate.policy)).find(|plan| plan.peak() <= budget)
     }
 
-    /// The plan with the smallest peak.
-    pub fn smallest(&self) -> Plan {
-        let mut candidates = self.candidates();
+    fn smallest_of(&self, candidates: &mut [Candidate]) -> Plan {
         candidates.sort_by_key(|candidate| candidate.least);
         let mut best: Option<Plan> = None;
         for candidate in candidates {
@@ -283,6 +299,7 @@ impl<'a> Setting<'a> {
             for stream in [false, true] {
                 program.stream = stream;
                 program.len = 0;
+                let mut cut_by = None;
                 let mut memory =
                     MemoryPlan::new(self.graph, self.types, &layout, &[&program], self.machine.threads, self.around);
                 for loss in self.losses() {
@@ -293,8 +310,11 @@ impl<'a> Setting<'a> {
                         loss_seconds(self.graph, weight, loss, self.tokens() as f64, trains, self.rates)
                     });
                     let seconds = Time { loss: loss_time, ..time }.seconds(&policy);
-                    let least = memory.peak() - if stream { memory.weights } else { 0 };
-                    candidates.push(Candidate { policy, least, seconds });
+                    if stream && cut_by != Some(loss.vocab) {
+                        memory.weights = streamed(self.graph, self.types, &program, loss.vocab);
+                        cut_by = Some(loss.vocab);
+                    }
+                    candidates.push(Candidate { policy, least: memory.peak(), seconds });
                 }
             }
         }

@@ -132,7 +132,7 @@ impl Task {
     /// # Errors
     /// When there is none: with the smallest budget that would do, and what would make it smaller.
     pub fn choose(&self, budget: Budget) -> Result<Plan> {
-        let Some(bytes) = budget.bytes()? else { return self.with(|setting, _| setting.smallest()) };
+        let Some(bytes) = budget.bytes()? else { return self.with(|setting, _| setting.small()) };
         if let Some(plan) = self.with(|setting, _| setting.fastest(bytes))? {
             return Ok(plan);
         }
