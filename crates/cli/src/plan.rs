@@ -2,20 +2,24 @@
 
 use pocketune::backend::Weights;
 use pocketune::families::shape;
+use pocketune::memory::Peak;
 use pocketune::model::Model;
 use pocketune::plan::{Mode, Plan, Spill, States, picture};
 use pocketune::store;
-use pocketune::train::{LoraChoice, Task, TrainOptions};
+use pocketune::train::{LoraChoice, Task, TrainOptions, rehearse};
 use pocketune_formats::BlockType;
 use pocketune_formats::peft::Adapter;
 use serde_json::{Value, json};
 
 use crate::args::PlanArgs;
 use crate::memory_bar::{bar, mib};
-use crate::{Failure, say, train};
+use crate::{Failure, demo, say, train};
 
 /// Plans in a table.
 const MOST: usize = 10;
+
+/// What a tokenizer takes for every token it knows, while it lives: 63 to 127 bytes for those of Qwen2.5, Gemma 3, Llama 3.2 and SmolLM2.
+const TOKENIZER_BYTES: usize = 128;
 
 /// Plans and prints.
 pub fn run(args: PlanArgs) -> Result<(), Failure> {
@@ -62,20 +66,29 @@ fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
         }
     };
     options.check().map_err(Failure::new)?;
+    // What a run holds when it has prepared its data is held here too before the plan is made.
+    let mut peak = Peak::default();
+    let mut so_far = 0;
     let (config, types) = match &args.shape {
         Some(name) => {
             let config = shape(name).map_err(Failure::new)?;
+            rehearse(&Model::open(&demo::MODEL).map_err(Failure::new)?);
+            so_far += TOKENIZER_BYTES * config.vocab;
             let weights = config.graph(None).map_err(Failure::new)?.weights.len();
             (config, vec![BlockType::Q4_0; weights])
         }
         None => {
             let model = Model::open(&options.model).map_err(Failure::new)?;
+            rehearse(&model);
             let graph = model.config.graph(Some(&lora)).map_err(Failure::new)?;
             let weights = Weights::bind(model.files, &model.config, &graph).map_err(Failure::new)?;
             (model.config, weights.types())
         }
     };
-    Task::training(options, &config, types, lora, options.max_seq_length, 0).map_err(Failure::new)
+    so_far += peak.look().total;
+    let task = Task::training(options, &config, types, lora, options.max_seq_length, so_far).map_err(Failure::new)?;
+    // There may be a validation set; it is measured in the same memory.
+    Ok(Task { validates: true, ..task })
 }
 
 struct Report {
@@ -204,6 +217,7 @@ fn plan_json(plan: &Plan) -> Value {
         "memory": {
             "adapter": memory.adapter, "optimizer": memory.optimizer, "gradients": memory.gradients, "tables": memory.tables,
             "step": memory.program, "weights": memory.weights, "stacks": memory.stacks, "process": memory.process,
+            "preparation": memory.preparation,
         },
     })
 }

@@ -27,7 +27,8 @@ fn every_budget_gives_the_same_adapter_whether_gradients_are_applied_at_once_or_
     for words in ["", "--grad-accumulation-steps 2 --max-grad-norm 0.5"] {
         let place = Place::new();
         let of = |budget: &str| {
-            let run = place.pocketune("train --optimizer adamw8bit --iters 3 --batch-size 2 --threads 2");
+            let run =
+                place.pocketune("train --optimizer adamw8bit --lora-rank 64 --iters 3 --batch-size 2 --threads 2");
             let run = run.words("--log-format jsonl --steps-per-report 1").words(words);
             let said = run.with("--memory-budget", budget).model(demo()).data(demo_data()).into("adapter").succeeds();
             for report in reports(&said.stdout) {

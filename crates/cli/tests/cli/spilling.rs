@@ -8,7 +8,7 @@ use crate::place::{Place, Run, wait};
 /// A short run that keeps as little as possible in memory.
 fn train<'a>(place: &'a Place, adapter: &str) -> Run<'a> {
     let run = place.pocketune("train --iters 4 --batch-size 2 --threads 2 --memory-budget min --log-format jsonl");
-    run.words("--steps-per-report 1").model(demo()).data(demo_data()).into(adapter)
+    run.words("--steps-per-report 1 --lora-rank 64").model(demo()).data(demo_data()).into(adapter)
 }
 
 fn spill_folder(place: &Place) -> std::path::PathBuf {

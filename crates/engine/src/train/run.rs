@@ -118,9 +118,6 @@ pub fn train(options: &TrainOptions, host: &mut dyn Host) -> Result<Summary> {
     let model = Model::open(&options.model)?;
     let folder = options.spill_folder.as_deref().unwrap_or_else(|| closest_folder(&options.adapter_path));
     let data = prepare(&model, &options.data, options.max_seq_length, folder)?;
-    // The vocabulary was read through the mapping; it is not needed any more.
-    model.files.files().iter().for_each(|file| file.release(0, file.bytes().len()));
-    memory::trim();
     host.event(Event::Prepared {
         records: data.train.tokens.len(),
         tokens: data.train.tokens.tokens(),
