@@ -13,7 +13,7 @@ mod time;
 
 pub use layout::{Layout, Span, States};
 pub use memory::{MemoryPlan, Surroundings};
-pub use picture::{Sample, picture};
+pub use picture::{Canvas, Sample, picture, ticks};
 pub use policy::{Keep, Loss, Policy, PolicyName, Roles, Spill};
 pub use program::{Access, Buf, Buffer, Grad, Instr, Kind, Program, Region};
 pub use search::{Plan, Setting};
