@@ -6,7 +6,7 @@ use pocketune::memory::Peak;
 use pocketune::model::Model;
 use pocketune::plan::{Mode, Plan, Spill, States, picture};
 use pocketune::store;
-use pocketune::train::{LoraChoice, Task, TrainOptions, rehearse};
+use pocketune::train::{Budget, LoraChoice, Task, TrainOptions, rehearse};
 use pocketune_formats::BlockType;
 use pocketune_formats::peft::Adapter;
 use serde_json::{Value, json};
@@ -88,7 +88,9 @@ fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
     so_far += peak.look().total;
     let task = Task::training(options, &config, types, lora, options.max_seq_length, so_far).map_err(Failure::new)?;
     // There may be a validation set; it is measured in the same memory.
-    Ok(Task { validates: true, ..task })
+    let task = Task { validates: true, ..task };
+    // Some plans of the table use the disk, whatever the budget.
+    task.with_disk(options.spill_folder(), Budget::Smallest).map_err(Failure::new)
 }
 
 struct Report {

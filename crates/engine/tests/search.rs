@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use pocketune::families::{Config, shape};
 use pocketune::graph::{Layers, LoraSpec, Target};
-use pocketune::plan::{Machine, Mode, Policy, PolicyName, Rates, States, Surroundings};
+use pocketune::plan::{Machine, Mode, Policy, PolicyName, Rates, Spill, States, Surroundings};
 use pocketune::train::{Budget, Task};
 use pocketune_kernels::matmul::Precision;
 use pocketune_kernels::{BlockType, Isa};
@@ -132,6 +132,19 @@ fn as_little_as_possible_is_the_fastest_of_the_smallest_and_hardly_larger() {
     // Still, what is stated as the minimum works, and less does not.
     assert_eq!(training.choose(Budget::Bytes(smallest.peak())).unwrap().peak(), smallest.peak());
     assert!(training.choose(Budget::Bytes(smallest.peak() - 4096)).is_err());
+}
+
+#[test]
+fn a_slow_disk_is_avoided_where_memory_allows_and_a_fast_one_used() {
+    let task = training(shape("qwen2.5-0.5b").unwrap(), 512, 1, BlockType::Q4_0);
+    let budget = task.with(|setting, _| setting.smallest().peak() * 3).unwrap();
+    let policy = |speed: f64| {
+        let rates = Rates { write: speed, read: speed, ..Rates::TYPICAL };
+        Task { rates, ..task.clone() }.choose(Budget::Bytes(budget)).unwrap().policy
+    };
+    let (slow, fast) = (policy(1e6), policy(1e11));
+    assert!(slow.spill == Spill::No && !slow.page_optimizer, "{slow:?}");
+    assert!(fast.spill != Spill::No, "{fast:?}");
 }
 
 #[test]

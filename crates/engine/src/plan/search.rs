@@ -141,6 +141,13 @@ impl<'a> Setting<'a> {
         Plan { policy, program, validation, layout, memory, time, moments }
     }
 
+    /// The plan that keeps everything in memory: no search finds a faster one.
+    pub fn roomiest(&self) -> Plan {
+        let keep = Keep::all(self.named.unwrap_or(PolicyName::None).keeps());
+        let (spill, loss) = (Spill::No, Loss::WHOLE);
+        self.plan(Policy { keep, spill, every: [1, 1], rows: usize::MAX, loss, stream: false, page_optimizer: false })
+    }
+
     /// The fastest plan of at most `budget` bytes.
     pub fn fastest(&self, budget: usize) -> Option<Plan> {
         self.fastest_of(self.candidates(), budget)

@@ -1,10 +1,11 @@
 //! What a run is to do, after the words of the command line or the calls of an app have been understood.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pocketune_kernels::Isa;
 use pocketune_kernels::matmul::Precision;
 
+use super::planning::closest_folder;
 use super::{Budget, DataSource, Schedule};
 use crate::error::{Error, Result};
 use crate::graph::LoraSpec;
@@ -161,6 +162,11 @@ impl TrainOptions {
     /// What the optimizer remembers of every trainable matrix.
     pub const fn states(&self) -> States {
         self.optimizer.states()
+    }
+
+    /// Where files without a name go: as was asked, or the closest folder to the adapter's that exists.
+    pub fn spill_folder(&self) -> &Path {
+        self.spill_folder.as_deref().unwrap_or_else(|| closest_folder(&self.adapter_path))
     }
 
     /// Whether gradients must wait for all others of the update.

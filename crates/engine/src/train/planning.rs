@@ -5,7 +5,7 @@ use std::path::Path;
 use pocketune_kernels::BlockType;
 
 use super::{Budget, RunOptions, TrainOptions};
-use crate::backend::measure_rates;
+use crate::backend::{measure_disk, measure_rates};
 use crate::error::{Error, Result};
 use crate::families::Config;
 use crate::graph::{Graph, Layers, LoraSpec};
@@ -101,6 +101,18 @@ impl Task {
         let forward = Self::forward(options.run, config, types, Some(lora), options.mode(), size)?;
         let around = Surroundings { preparation: so_far, ..forward.around };
         Ok(Self { states: options.states(), named: options.policy.named(), around, ..forward })
+    }
+
+    /// Measures the disk that holds `folder`, where a plan inside `budget` may use it: where not everything fits.
+    ///
+    /// # Errors
+    /// When the adapters don't fit the model, or the budget the machine.
+    pub fn with_disk(mut self, folder: &Path, budget: Budget) -> Result<Self> {
+        let roomiest = self.with(|setting, _| setting.roomiest().peak())?;
+        if budget.bytes()?.is_none_or(|bytes| bytes < roomiest) {
+            self.rates = measure_disk(folder, self.rates);
+        }
+        Ok(self)
     }
 
     /// The graph and its setting, handed to `with`.
@@ -224,8 +236,8 @@ impl Task {
     }
 }
 
-/// Where a run's files without a name go: the closest folder that exists.
-pub fn closest_folder(path: &Path) -> &Path {
+/// The closest folder to `path` that exists.
+pub(super) fn closest_folder(path: &Path) -> &Path {
     let folder = path.ancestors().find(|path| path.is_dir());
     folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
