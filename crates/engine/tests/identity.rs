@@ -20,22 +20,7 @@ const CASES: [&str; 4] = ["llama.gguf", "mistral", "qwen3", "gemma3_text"];
 /// Any policy that a planner could choose.
 fn policies() -> impl Strategy<Value = Policy> {
     let roles = || {
-        prop::sample::subsequence(
-            vec![
-                Role::Middle,
-                Role::Normed,
-                Role::Projected,
-                Role::Attended,
-                Role::AttentionOut,
-                Role::LogSumExp,
-                Role::Ffn,
-                Role::Activated,
-                Role::LowRank,
-                Role::Branch,
-            ],
-            0..=10,
-        )
-        .prop_map(|mut roles| {
+        prop::sample::subsequence(Role::ALL.to_vec(), 0..=Role::ALL.len()).prop_map(|mut roles| {
             roles.push(Role::BlockInput);
             Roles::of(&roles)
         })
