@@ -2,6 +2,8 @@
 //! process, all with the same numbers, and their CPU time is set beside the bytes that wait for the backward pass. Nothing is spilled
 //! here, and weights stay resident: the curve is of keeping against computing again.
 
+mod drawing;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,7 +12,8 @@ use pocketune::backend::{Batch, Cpu, NO_LABEL, Rule, Weights};
 use pocketune::families::{Config, shape};
 use pocketune::graph::{Layers, LoraSpec, Target};
 use pocketune::model::{Model, Source};
-use pocketune::plan::{Instr, Kind, Loss, Mode, Plan, Policy, Spill};
+use pocketune::plan::{Instr, Keep, Kind, Loss, Mode, Plan, Policy, PolicyName, Spill, States};
+use pocketune::store;
 use pocketune::train::{PrecisionChoice, RunOptions, Task, adapter};
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::update::AdamW;
@@ -18,6 +21,7 @@ use pocketune_kernels::update::AdamW;
 use crate::failure::{Failure, Result};
 use crate::weights::WeightType;
 use crate::write_model;
+use drawing::Point;
 
 /// What `trade` was asked for.
 #[derive(Args)]
@@ -34,6 +38,9 @@ pub struct Options {
     /// The folder that models are kept in.
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     models: PathBuf,
+    /// Draw the curve.
+    #[arg(long, value_name = "FILE.svg")]
+    picture: Option<PathBuf>,
 }
 
 /// Shares of what eager autograd keeps that the curve is read at.
@@ -44,6 +51,7 @@ const SHARES: [f64; 4] = [0.5, 0.375, 0.25, 0.125];
 /// # Errors
 /// When a file can't be written or a run fails.
 pub fn run(options: &Options) -> Result<()> {
+    options.picture.as_deref().map_or(Ok(()), store::check_file)?;
     let config = shape(&options.shape)?;
     let path = options.models.join(format!("{}-q4_0.gguf", options.shape));
     if !path.exists() {
@@ -56,7 +64,7 @@ pub fn run(options: &Options) -> Result<()> {
     let run = RunOptions { threads: Some(1), precision: PrecisionChoice::Auto };
     let mode = Mode::TrainAndUpdate;
     let task = Task::forward(run, &model.config, types, Some(lora), mode, (1, options.seq))?;
-    let task = Task { states: 2, ..task };
+    let task = Task { states: States::F32, ..task };
     let plans = plans(&task, eager(&config, options.seq))?;
     let mut cpus = Vec::new();
     for plan in &plans {
@@ -85,8 +93,21 @@ pub fn run(options: &Options) -> Result<()> {
             }
         }
     }
-    print(options, &task, &config, &plans, &least);
+    let points: Vec<Point> = plans.iter().zip(least).map(|(plan, seconds)| point(plan, seconds)).collect();
+    let title =
+        format!("{} at {} tokens, batch 1, rank 8, 1 thread, {}", options.shape, options.seq, task.machine.isa.name());
+    print(&title, eager(&config, options.seq), &points);
+    if let Some(path) = &options.picture {
+        store::write_file(path, drawing::draw(&title, eager(&config, options.seq), &points).as_bytes())?;
+    }
     Ok(())
+}
+
+fn point(plan: &Plan, seconds: f64) -> Point {
+    let keep = plan.policy.keep;
+    let names = [PolicyName::None, PolicyName::Selective, PolicyName::Block];
+    let name = names.into_iter().find(|name| keep == Keep::all(name.keeps())).map(PolicyName::word);
+    Point { kept: kept(plan), seconds, words: keep.words(plan.program.blocks()), name }
 }
 
 /// The ladder of what to keep, and at each share the fastest plan that keeps no more.
@@ -126,22 +147,19 @@ fn eager(config: &Config, seq: usize) -> usize {
     4 * a_token * seq * config.layers
 }
 
-fn print(options: &Options, task: &Task, config: &Config, plans: &[Plan], least: &[f64]) {
-    let eager = eager(config, options.seq);
+fn print(title: &str, eager: usize, points: &[Point]) {
     println!(
-        "{} at {} tokens, batch 1, rank 8, 1 thread, {}; eager autograd keeps {:.1} MB\n\n| kept MB | of eager | CPU s a step | against none | what is kept |\n|--:|--:|--:|--:|---|",
-        options.shape,
-        options.seq,
-        task.machine.isa.name(),
+        "{title}; eager autograd keeps {:.1} MB\n\n| kept MB | of eager | CPU s a step | against none | what is kept |\n|--:|--:|--:|--:|---|",
         eager as f64 / 1e6
     );
-    for (plan, seconds) in plans.iter().zip(least) {
+    for point in points {
         println!(
-            "| {:.1} | {:.1} % | {seconds:.3} | {:+.1} % | {} |",
-            kept(plan) as f64 / 1e6,
-            100.0 * kept(plan) as f64 / eager as f64,
-            100.0 * (seconds / least[0] - 1.0),
-            plan.policy.keep.words(config.layers)
+            "| {:.1} | {:.1} % | {:.3} | {:+.1} % | {} |",
+            point.kept as f64 / 1e6,
+            100.0 * point.kept as f64 / eager as f64,
+            point.seconds,
+            100.0 * (point.seconds / points[0].seconds - 1.0),
+            point.words
         );
     }
 }

@@ -72,10 +72,10 @@ pub struct TrainArgs {
     /// How many layers are trained, counted from the last; -1 for all [default: -1].
     #[arg(long, allow_hyphen_values = true)]
     pub num_layers: Option<i64>,
-    /// The update rule, with PyTorch's semantics.
+    /// The update rule.
     #[arg(long, value_enum, default_value_t = OptimizerArg::Adamw)]
     pub optimizer: OptimizerArg,
-    /// Weight decay [default: 0.01 for adamw, 0 for sgd].
+    /// Weight decay [default: 0.01 for adamw and adamw8bit, 0 for sgd].
     #[arg(long, allow_hyphen_values = true)]
     pub weight_decay: Option<f32>,
     /// The learning rate after warm-up.
@@ -202,7 +202,12 @@ pub struct GenerateArgs {
 
 #[derive(Clone, Copy, ValueEnum)]
 pub enum OptimizerArg {
+    /// AdamW with PyTorch's semantics.
     Adamw,
+    /// AdamW with its moments in 8 bits, by blocks of 256: an approximation, for a quarter of the optimizer's memory.
+    #[value(name = "adamw8bit")]
+    Adamw8bit,
+    /// SGD without momentum, with PyTorch's semantics.
     Sgd,
 }
 

@@ -19,6 +19,7 @@ use clap::Parser;
 use args::{Cli, Command};
 
 fn main() -> ExitCode {
+    pocketune::store::outlive_file_limits();
     let result = match Cli::parse().command {
         Command::Train(args) => train::run(args),
         Command::Plan(args) => plan::run(*args),

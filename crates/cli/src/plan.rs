@@ -2,20 +2,24 @@
 
 use pocketune::backend::Weights;
 use pocketune::families::shape;
+use pocketune::memory::Peak;
 use pocketune::model::Model;
-use pocketune::plan::{Mode, Plan, Spill, picture};
+use pocketune::plan::{Mode, Plan, Spill, States, picture};
 use pocketune::store;
-use pocketune::train::{LoraChoice, Task, TrainOptions};
+use pocketune::train::{Budget, LoraChoice, Task, TrainOptions, rehearse};
 use pocketune_formats::BlockType;
 use pocketune_formats::peft::Adapter;
 use serde_json::{Value, json};
 
 use crate::args::PlanArgs;
 use crate::memory_bar::{bar, mib};
-use crate::{Failure, say, train};
+use crate::{Failure, demo, say, train};
 
 /// Plans in a table.
 const MOST: usize = 10;
+
+/// What a tokenizer takes for every token it knows, while it lives: 63 to 127 bytes for those of Qwen2.5, Gemma 3, Llama 3.2 and SmolLM2.
+const TOKENIZER_BYTES: usize = 128;
 
 /// Plans and prints.
 pub fn run(args: PlanArgs) -> Result<(), Failure> {
@@ -29,9 +33,11 @@ pub fn run(args: PlanArgs) -> Result<(), Failure> {
     let budget = options.budget.bytes().map_err(Failure::new)?;
     let (frontier, smallest) =
         training.with(|setting, _| (setting.frontier(MOST), setting.smallest())).map_err(Failure::new)?;
-    let limit = budget.unwrap_or(smallest.peak());
-    let chosen = training.with(|setting, _| setting.fastest(limit)).map_err(Failure::new)?;
-    let forward = Task { mode: Mode::Evaluate, states: 0, named: None, ..training.clone() };
+    let chosen = training
+        .with(|setting, _| budget.map_or_else(|| Some(setting.small()), |budget| setting.fastest(budget)))
+        .map_err(Failure::new)?;
+    let limit = budget.unwrap_or(chosen.as_ref().map_or(smallest.peak(), Plan::peak));
+    let forward = Task { mode: Mode::Evaluate, states: States::None, named: None, ..training.clone() };
     let report = Report {
         budget: limit,
         origin: options.budget.origin(),
@@ -60,20 +66,31 @@ fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
         }
     };
     options.check().map_err(Failure::new)?;
+    // What a run holds when it has prepared its data is held here too before the plan is made.
+    let mut peak = Peak::default();
+    let mut so_far = 0;
     let (config, types) = match &args.shape {
         Some(name) => {
             let config = shape(name).map_err(Failure::new)?;
+            rehearse(&Model::open(&demo::MODEL).map_err(Failure::new)?);
+            so_far += TOKENIZER_BYTES * config.vocab;
             let weights = config.graph(None).map_err(Failure::new)?.weights.len();
             (config, vec![BlockType::Q4_0; weights])
         }
         None => {
             let model = Model::open(&options.model).map_err(Failure::new)?;
+            rehearse(&model);
             let graph = model.config.graph(Some(&lora)).map_err(Failure::new)?;
             let weights = Weights::bind(model.files, &model.config, &graph).map_err(Failure::new)?;
             (model.config, weights.types())
         }
     };
-    Task::training(options, &config, types, lora, options.max_seq_length, 0).map_err(Failure::new)
+    so_far += peak.look().total;
+    let task = Task::training(options, &config, types, lora, options.max_seq_length, so_far).map_err(Failure::new)?;
+    // There may be a validation set; it is measured in the same memory.
+    let task = Task { validates: true, ..task };
+    // Some plans of the table use the disk, whatever the budget.
+    task.with_disk(options.spill_folder(), Budget::Smallest).map_err(Failure::new)
 }
 
 struct Report {
@@ -202,6 +219,7 @@ fn plan_json(plan: &Plan) -> Value {
         "memory": {
             "adapter": memory.adapter, "optimizer": memory.optimizer, "gradients": memory.gradients, "tables": memory.tables,
             "step": memory.program, "weights": memory.weights, "stacks": memory.stacks, "process": memory.process,
+            "preparation": memory.preparation,
         },
     })
 }

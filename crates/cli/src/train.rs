@@ -81,6 +81,7 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         max_seq_length: args.max_seq_length,
         optimizer: match args.optimizer {
             OptimizerArg::Adamw => Optimizer::AdamW,
+            OptimizerArg::Adamw8bit => Optimizer::AdamW8bit,
             OptimizerArg::Sgd => Optimizer::Sgd,
         },
         weight_decay: args.weight_decay,

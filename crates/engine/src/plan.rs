@@ -11,9 +11,9 @@ mod program;
 mod search;
 mod time;
 
-pub use layout::{Layout, Span};
+pub use layout::{Layout, Span, States};
 pub use memory::{MemoryPlan, Surroundings};
-pub use picture::{Sample, picture};
+pub use picture::{Canvas, Sample, picture, ticks};
 pub use policy::{Keep, Loss, Policy, PolicyName, Roles, Spill};
 pub use program::{Access, Buf, Buffer, Grad, Instr, Kind, LoraAdd, LoraUp, Program, Region};
 pub use search::{Plan, Setting};
@@ -66,12 +66,23 @@ pub struct Request<'a> {
     pub policy: Policy,
     /// What the program is for.
     pub mode: Mode,
+    /// What the optimizer remembers.
+    pub states: States,
 }
 
 /// Compiles the program for `request`.
 pub fn compile(request: Request) -> Program {
     let mut program = emit::emit(request);
     place::place(&mut program);
+    program.len = program.len.max(states_passing_through(request));
     program.check();
     program
+}
+
+/// Floats that paged states need at the start of the program's part when gradient sums are applied, between two runs.
+fn states_passing_through(request: Request) -> usize {
+    if request.mode != Mode::Accumulate || !request.policy.page_optimizer {
+        return 0;
+    }
+    request.graph.params.iter().map(|param| request.states.floats(param.len())).max().unwrap_or(0)
 }

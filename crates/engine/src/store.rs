@@ -7,5 +7,5 @@ mod tokens;
 
 pub use atomic::{FolderWriter, check_writable};
 pub use file::{check_file, write_file};
-pub use spill::spill_file;
+pub use spill::{outlive_file_limits, spill_file};
 pub use tokens::{TokenFile, TokenWriter, token};

@@ -14,7 +14,7 @@ mod schedule;
 
 pub use batch::{Batches, Rows};
 pub use budget::Budget;
-pub use data::{DataSource, Dataset, Prepared, prepare};
+pub use data::{DataSource, Dataset, Prepared, prepare, rehearse};
 pub use evaluate::{EvalOptions, evaluate};
 pub use generate::{GenerateOptions, Generator, Sampling};
 pub use options::{LoraChoice, Optimizer, PolicyChoice, PrecisionChoice, RunOptions, TrainOptions};

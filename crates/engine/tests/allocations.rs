@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use golden::Golden;
 use pocketune::backend::Rule;
 use pocketune::plan::{Mode, PolicyName};
-use pocketune_kernels::update::Sgd;
+use pocketune_kernels::update::{AdamW, Sgd};
 
 struct Counting;
 
@@ -33,11 +33,17 @@ static COUNTING: Counting = Counting;
 
 #[test]
 fn steps_allocate_nothing() {
-    let rule = Rule::Sgd(Sgd { lr: 1e-3, weight_decay: 0.0 });
-    for name in ["llama", "gemma3_text", "qwen2.gguf"] {
+    let adamw = AdamW { lr: 1e-3, weight_decay: 0.0, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: 1 };
+    for (name, rule) in [
+        ("llama", Rule::Sgd(Sgd { lr: 1e-3, weight_decay: 0.0 })),
+        ("gemma3_text", Rule::AdamW(adamw)),
+        ("qwen2.gguf", Rule::AdamW8bit(adamw)),
+    ] {
         for mode in [Mode::TrainAndUpdate, Mode::Accumulate, Mode::Evaluate] {
             for policy in [PolicyName::None, PolicyName::Block, PolicyName::Selective] {
-                let mut case = Golden::open(name).case(true, mode, policy, 2);
+                let mut golden = Golden::open(name);
+                golden.states = rule.states();
+                let mut case = golden.case(true, mode, policy, 2);
                 let batch = case.batch();
                 let mut step = || {
                     let before = ALLOCATIONS.load(Ordering::Relaxed);

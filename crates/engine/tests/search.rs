@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use pocketune::families::{Config, shape};
 use pocketune::graph::{Layers, LoraSpec, Target};
-use pocketune::plan::{Machine, Mode, PolicyName, Rates, Surroundings};
+use pocketune::plan::{Machine, Mode, Policy, PolicyName, Rates, Spill, States, Surroundings};
 use pocketune::train::{Budget, Task};
 use pocketune_kernels::matmul::Precision;
 use pocketune_kernels::{BlockType, Isa};
@@ -21,7 +21,7 @@ fn training(config: Config, length: usize, batch: usize, ty: BlockType) -> Task 
         batch,
         machine: Machine { threads: 2, isa: Isa::Scalar, precision: Precision::F32 },
         mode: Mode::TrainAndUpdate,
-        states: 2,
+        states: States::F32,
         validates: false,
         named: None,
         around: Surroundings { process: 8 << 20, preparation: 0 },
@@ -79,6 +79,72 @@ fn a_budget_at_the_stated_minimum_works_and_a_page_less_is_refused_with_what_wou
     let refusal = training.choose(Budget::Bytes(smallest - 4096)).unwrap_err().to_string();
     assert!(refusal.contains(&format!("({smallest} bytes)")), "{refusal}");
     assert_eq!(refusal.matches(" would need ").count(), 3, "{refusal}");
+}
+
+#[test]
+fn eight_bits_take_a_quarter_of_the_optimizers_memory_and_are_offered_where_it_is_short() {
+    let f32 = training(small(), 32, 1, BlockType::Q8_0);
+    let bits8 = Task { states: States::Bits8, ..f32.clone() };
+    let optimizer = |task: &Task| {
+        let plan = task.with(|setting, _| setting.fastest(usize::MAX)).unwrap().unwrap();
+        assert!(!plan.policy.page_optimizer);
+        plan.memory.optimizer as f64
+    };
+    let share = optimizer(&bits8) / optimizer(&f32);
+    // 2 bytes and 8/256 instead of 8, and what the last block of a matrix leaves empty.
+    assert!((0.2539..0.26).contains(&share), "{share}");
+    // A rank at which the optimizer's state of one matrix is the largest thing there is.
+    let lora = LoraSpec { rank: 256, alpha: 16.0, targets: Target::ALL.to_vec(), layers: Layers::All };
+    let wide = Task { lora: Some(lora), ..f32 };
+    let peak = |states| Task { states, ..wide.clone() }.with(|setting, _| setting.smallest().peak()).unwrap();
+    let (f32, bits8) = (peak(States::F32), peak(States::Bits8));
+    assert!(bits8 < f32, "{bits8} {f32}");
+    let refusal = wide.choose(Budget::Bytes(f32 - 4096)).unwrap_err().to_string();
+    let words = format!("--optimizer adamw8bit would need {:.1} MiB", bits8 as f64 / f64::from(1 << 20));
+    assert!(refusal.contains(&words), "{refusal}");
+}
+
+#[test]
+fn a_state_on_disk_has_room_to_pass_through_when_sums_are_applied() {
+    let mut training = training(small(), 2, 1, BlockType::Q8_0);
+    training.mode = Mode::Accumulate;
+    training.lora = Some(LoraSpec { rank: 512, alpha: 16.0, targets: Target::ALL.to_vec(), layers: Layers::All });
+    let (program, room) = training
+        .with(|setting, graph| {
+            let largest = graph.params.iter().map(|param| param.len()).max().unwrap();
+            let policy = Policy { page_optimizer: true, ..Policy::named(PolicyName::Block, graph.vocab) };
+            (setting.plan(policy).program, States::F32.floats(largest))
+        })
+        .unwrap();
+    let alive = (0..program.instrs.len()).map(|at| program.live(at)).max().unwrap();
+    assert!(alive < room, "the step itself needs more, so this shows nothing: {alive} {room}");
+    assert!(program.len >= room, "{} {room}", program.len);
+}
+
+#[test]
+fn as_little_as_possible_is_the_fastest_of_the_smallest_and_hardly_larger() {
+    // Here the very smallest plan cuts everything into the smallest pieces.
+    let training = training(shape("qwen2.5-0.5b").unwrap(), 1024, 1, BlockType::Q4_0);
+    let smallest = training.with(|setting, _| setting.smallest()).unwrap();
+    let small = training.choose(Budget::Smallest).unwrap();
+    assert!(small.peak() <= smallest.peak() * 103 / 100, "{} {}", small.peak(), smallest.peak());
+    assert!(small.seconds() < 0.9 * smallest.seconds(), "{} {}", small.seconds(), smallest.seconds());
+    // Still, what is stated as the minimum works, and less does not.
+    assert_eq!(training.choose(Budget::Bytes(smallest.peak())).unwrap().peak(), smallest.peak());
+    assert!(training.choose(Budget::Bytes(smallest.peak() - 4096)).is_err());
+}
+
+#[test]
+fn a_slow_disk_is_avoided_where_memory_allows_and_a_fast_one_used() {
+    let task = training(shape("qwen2.5-0.5b").unwrap(), 512, 1, BlockType::Q4_0);
+    let budget = task.with(|setting, _| setting.smallest().peak() * 3).unwrap();
+    let policy = |speed: f64| {
+        let rates = Rates { write: speed, read: speed, ..Rates::TYPICAL };
+        Task { rates, ..task.clone() }.choose(Budget::Bytes(budget)).unwrap().policy
+    };
+    let (slow, fast) = (policy(1e6), policy(1e11));
+    assert!(slow.spill == Spill::No && !slow.page_optimizer, "{slow:?}");
+    assert!(fast.spill != Spill::No, "{fast:?}");
 }
 
 #[test]

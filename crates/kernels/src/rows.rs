@@ -4,19 +4,19 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 /// An exclusive slice cut into pieces of `piece` elements (the last may be shorter), one for each task.
-pub struct Rows<'a> {
-    start: *mut f32,
+pub struct Rows<'a, T = f32> {
+    start: *mut T,
     len: usize,
     piece: usize,
-    borrow: PhantomData<&'a mut [f32]>,
+    borrow: PhantomData<&'a mut [T]>,
 }
 
 // SAFETY: `piece` and `range` hand out parts that their callers keep disjoint between tasks; see there.
-unsafe impl Sync for Rows<'_> {}
+unsafe impl<T: Send> Sync for Rows<'_, T> {}
 
-impl<'a> Rows<'a> {
+impl<'a, T> Rows<'a, T> {
     /// Cuts `slice` into pieces of `piece` elements.
-    pub fn new(slice: &'a mut [f32], piece: usize) -> Self {
+    pub fn new(slice: &'a mut [T], piece: usize) -> Self {
         Self { start: slice.as_mut_ptr(), len: slice.len(), piece: piece.max(1), borrow: PhantomData }
     }
 
@@ -27,7 +27,7 @@ impl<'a> Rows<'a> {
 
     /// Piece `task` and where it lies. A pool runs each task number once, so no two live pieces overlap.
     #[allow(clippy::mut_from_ref)]
-    pub(crate) fn piece(&self, task: usize) -> (&mut [f32], Range<usize>) {
+    pub(crate) fn piece(&self, task: usize) -> (&mut [T], Range<usize>) {
         let range = task * self.piece..((task + 1) * self.piece).min(self.len);
         // SAFETY: the range lies inside the borrowed slice, and callers ask for each task's piece once at a time.
         (unsafe { self.range(range.clone()) }, range)
@@ -38,7 +38,7 @@ impl<'a> Rows<'a> {
     /// # Safety
     /// No other live part overlaps it.
     #[allow(clippy::mut_from_ref)]
-    pub(crate) unsafe fn range(&self, range: Range<usize>) -> &mut [f32] {
+    pub(crate) unsafe fn range(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
         // SAFETY: inside the slice by the assertion, exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }

@@ -1,5 +1,11 @@
 //! Update rules: one pass over parameter, gradient and state, with PyTorch's semantics.
 
+mod adamw_8bit;
+mod dynamic_map;
+
+pub use adamw_8bit::{BLOCK as BLOCK_8BIT, adamw_8bit, state_len as state_len_8bit};
+pub use dynamic_map::{DynamicMap, SIGNED, UNSIGNED};
+
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
 use crate::{Isa, Pool};
@@ -55,16 +61,45 @@ pub fn sgd(isa: Isa, pool: &Pool, rule: Sgd, p: &mut [f32], g: &[f32]) {
 per_isa!(fn adamw_piece(rule: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) = adamw_body);
 per_isa!(fn sgd_piece(rule: Sgd, p: &mut [f32], g: &[f32]) = sgd_body);
 
-#[inline(always)]
-fn adamw_body(rule: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
-    let correction = |beta: f32| 1.0 - f64::from(beta).powf(rule.step as f64);
-    let step = (f64::from(rule.lr) / correction(rule.beta1)) as f32;
-    let root = (1.0 / correction(rule.beta2).sqrt()) as f32;
-    let keep = 1.0 - rule.lr * rule.weight_decay;
-    for (((p, &g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
+/// An AdamW rule with what all numbers share computed once.
+#[derive(Clone, Copy)]
+struct Step {
+    rule: AdamW,
+    /// `lr / (1-β₁ᵗ)`.
+    length: f32,
+    /// `1 / sqrt(1-β₂ᵗ)`.
+    root: f32,
+    /// `1 - lr wd`.
+    keep: f32,
+}
+
+impl Step {
+    #[inline(always)]
+    fn new(rule: AdamW) -> Self {
+        let correction = |beta: f32| 1.0 - f64::from(beta).powf(rule.step as f64);
+        Self {
+            rule,
+            length: (f64::from(rule.lr) / correction(rule.beta1)) as f32,
+            root: (1.0 / correction(rule.beta2).sqrt()) as f32,
+            keep: 1.0 - rule.lr * rule.weight_decay,
+        }
+    }
+
+    /// Moves one parameter and its moments.
+    #[inline(always)]
+    fn take(&self, p: &mut f32, g: f32, m: &mut f32, v: &mut f32) {
+        let rule = self.rule;
         *m = (1.0 - rule.beta1).mul_add(g - *m, *m);
         *v = rule.beta2.mul_add(*v, (1.0 - rule.beta2) * g * g);
-        *p = *p * keep - step * *m / (v.sqrt() * root + rule.eps);
+        *p = *p * self.keep - self.length * *m / (v.sqrt() * self.root + rule.eps);
+    }
+}
+
+#[inline(always)]
+fn adamw_body(rule: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
+    let step = Step::new(rule);
+    for (((p, &g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
+        step.take(p, g, m, v);
     }
 }
 

@@ -294,6 +294,13 @@ fn updates_have_the_same_bits_everywhere() {
         [p, m, v].concat()
     });
     assert!(moved[..p.len()].iter().zip(&p).any(|(a, b)| a != b));
+    same_bits("adamw in 8 bits", |isa, pool| {
+        let (mut p, mut state) = (p.clone(), vec![0.0; update::state_len_8bit(p.len())]);
+        for step in 1..4 {
+            update::adamw_8bit(isa, pool, update::AdamW { step, ..rule }, &mut p, &g, &mut state);
+        }
+        [p, state].concat()
+    });
     same_bits("sgd", |isa, pool| {
         let mut p = p.clone();
         update::sgd(isa, pool, update::Sgd { lr: 0.1, weight_decay: 0.01 }, &mut p, &g);

@@ -109,7 +109,7 @@ fn words_that_mean_nothing_get_usage_help() {
     train(&place, "--learning-rat 1").misused(&["--learning-rat", "--learning-rate"]);
     train(&place, "--lora-rank eight").misused(&["'eight'", "--lora-rank"]);
     train(&place, "--lora-rank -3").misused(&["-3"]);
-    train(&place, "--optimizer lion").misused(&["'lion'", "adamw", "sgd"]);
+    train(&place, "--optimizer lion").misused(&["'lion'", "adamw", "adamw8bit", "sgd"]);
     train(&place, "--grad-checkpoint some").misused(&["'some'", "selective"]);
     for option in ["--lora-rank 4", "--lora-alpha 4", "--lora-targets q", "--num-layers 1"] {
         train(&place, "--init-adapter somewhere").words(option).misused(&["--init-adapter", "cannot be used with"]);

@@ -6,7 +6,7 @@ use crate::models::{demo, demo_data};
 use crate::place::Place;
 
 /// The number after `before` in `text`.
-fn number(text: &str, before: &str) -> f64 {
+pub fn number(text: &str, before: &str) -> f64 {
     let (_, rest) = text.split_once(before).unwrap_or_else(|| panic!("no {before:?} in: {text}"));
     let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
     rest[..end].parse().unwrap_or_else(|_| panic!("no number after {before:?} in: {text}"))

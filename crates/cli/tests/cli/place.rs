@@ -123,6 +123,16 @@ impl Run<'_> {
         self
     }
 
+    /// Runs it by a shell script, as its `"$@"`.
+    pub fn through(mut self, script: &str) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(self.command.get_program()).args(self.command.get_args());
+        command.current_dir(self.place.0.path()).env("TMPDIR", self.place.path("tmp")).env_remove("RUST_BACKTRACE");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.command = command;
+        self
+    }
+
     pub fn start(mut self) -> Child {
         self.command.spawn().unwrap()
     }
@@ -143,6 +153,14 @@ impl Run<'_> {
     /// As [`Run::refuses`], where notes about data and plan come first. The result is everything said on standard error.
     pub fn stops(self, words: &[&str]) -> String {
         let (place, before) = (self.place, self.place.listing());
+        let said = self.fails(words);
+        assert_eq!(said.stdout, "");
+        assert_eq!(place.listing(), before, "something was left behind");
+        said.stderr
+    }
+
+    /// Runs; it must end with one line of error, last of all it says, and each of `words` in it.
+    pub fn fails(self, words: &[&str]) -> Said {
         let (status, said) = wait(self.start());
         assert_eq!(status.code(), Some(1), "{status}: {}", said.stderr);
         let errors: Vec<&str> = said.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
@@ -151,9 +169,7 @@ impl Run<'_> {
         for word in words {
             assert!(errors[0].contains(word), "{word:?} is not in: {}", errors[0]);
         }
-        assert_eq!(said.stdout, "");
-        assert_eq!(place.listing(), before, "something was left behind");
-        said.stderr
+        said
     }
 
     /// Runs; the words themselves must be refused, with usage help, and nothing may be left behind.

@@ -12,7 +12,7 @@ use super::disk::{Disk, Ticket};
 use super::{Arena, Weights};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, ParamId, RopeId, VectorId, WeightId};
-use crate::plan::{Buf, Grad, Instr, Layout, LoraAdd, LoraUp, Loss, Machine, Mode, Program, Span};
+use crate::plan::{Buf, Grad, Instr, Layout, LoraAdd, LoraUp, Loss, Machine, Mode, Program, Span, States};
 use crate::store;
 
 /// The label of a row that has none.
@@ -52,8 +52,21 @@ pub struct Outcome {
 pub enum Rule {
     /// AdamW.
     AdamW(AdamW),
+    /// AdamW with moments in 8 bits.
+    AdamW8bit(AdamW),
     /// Plain SGD.
     Sgd(Sgd),
+}
+
+impl Rule {
+    /// What it remembers of every matrix.
+    pub const fn states(&self) -> States {
+        match self {
+            Rule::AdamW(_) => States::F32,
+            Rule::AdamW8bit(_) => States::Bits8,
+            Rule::Sgd(_) => States::None,
+        }
+    }
 }
 
 /// A processor with a model and an arena.
@@ -173,7 +186,7 @@ impl Cpu {
                 elementwise::scale(&self.pool, grad, scale);
             }
             // Between runs the program's part of the arena is free: paged states pass through its start.
-            let room = self.layout.len..self.layout.len + 2 * grad.len();
+            let room = self.layout.len..self.layout.len + rule.states().floats(grad.len());
             // SAFETY: as above.
             let room = (!self.layout.paged.is_empty()).then(|| unsafe { self.arena.write(room) });
             self.update(ParamId(at), grad, room, rule)?;
@@ -499,23 +512,28 @@ impl Cpu {
         let isa = self.machine.isa;
         // SAFETY: the layout keeps a matrix, its states and all gradients apart.
         let matrix = unsafe { self.arena.write(self.layout.param(param).range()) };
-        match (rule, room) {
-            (Rule::Sgd(rule), _) => update::sgd(isa, &self.pool, rule, matrix, grad),
-            (Rule::AdamW(rule), None) => {
-                // SAFETY: as above.
-                let [m, v] = [0, 1].map(|i| unsafe { self.arena.write(self.layout.states[param.0][i].range()) });
-                update::adamw(isa, &self.pool, rule, matrix, grad, m, v);
-            }
-            (Rule::AdamW(rule), Some(room)) => {
-                let failed = |error: std::io::Error| Error::System(format!("the spill file failed: {error}"));
-                let at = self.states_at + self.layout.paged[param.0];
+        let failed = |error: std::io::Error| Error::System(format!("the spill file failed: {error}"));
+        let paged = self.layout.paged.get(param.0).map(|at| self.states_at + at);
+        let state = match (room, paged) {
+            (Some(room), Some(at)) => {
                 self.disk().read_now(room, at).map_err(failed)?;
-                let (m, v) = room.split_at_mut(grad.len());
-                update::adamw(isa, &self.pool, rule, matrix, grad, m, v);
-                self.disk().write_now(room, at).map_err(failed)?;
+                room
             }
+            // SAFETY: as above.
+            _ => self.layout.states.get(param.0).map_or(&mut [][..], |span| unsafe { self.arena.write(span.range()) }),
+        };
+        match rule {
+            Rule::Sgd(rule) => update::sgd(isa, &self.pool, rule, matrix, grad),
+            Rule::AdamW(rule) => {
+                let (m, v) = state.split_at_mut(grad.len());
+                update::adamw(isa, &self.pool, rule, matrix, grad, m, v);
+            }
+            Rule::AdamW8bit(rule) => update::adamw_8bit(isa, &self.pool, rule, matrix, grad, state),
         }
-        Ok(())
+        match paged {
+            Some(at) => self.disk().write_now(state, at).map_err(failed),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,12 +1,15 @@
-//! How fast this machine's kernels are: a few short runs of the real ones, each the best of several.
+//! How fast this machine's kernels and its disk are: a few short runs of the real ones, each the best of several, and a short spill.
 
-use std::time::Instant;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use pocketune_kernels::attention::{self, Heads, Segment};
 use pocketune_kernels::matmul::{Ctx, Shape, Start, Weight, nt, nt_scratch};
 use pocketune_kernels::{BlockType, Pool, dequant, norm};
 
+use super::disk::Disk;
 use crate::plan::{Machine, Rates};
+use crate::store;
 
 /// Rows, columns and tokens of the product that is timed.
 const SIZE: usize = 512;
@@ -62,6 +65,37 @@ pub fn measure_rates(machine: Machine) -> Rates {
     }
 }
 
+/// Bytes that are written and read to time the disk, in pieces of so many floats, for at most so long each way.
+const SPILLED: usize = 16 << 20;
+const PIECE: usize = 64 << 10;
+const LONGEST: Duration = Duration::from_millis(100);
+
+/// Puts what a spill file in `folder` reaches into `rates`: written and read as a step does, through the system's cache. Where there is no
+/// room for one, the rates stay; a run that spills says so itself.
+pub fn measure_disk(folder: &Path, rates: Rates) -> Rates {
+    let timed = || -> Option<Rates> {
+        let disk = Disk::new(store::spill_file(folder, SPILLED).ok()?).ok()?;
+        let mut piece = vec![0.5_f32; PIECE];
+        let write = pieces_a_second(|at| disk.write_now(&piece, at).is_ok())?;
+        let read = pieces_a_second(|at| disk.read_now(&mut piece, at).is_ok())?;
+        let bytes = (4 * PIECE) as f64;
+        Some(Rates { write: write * bytes, read: read * bytes, ..rates })
+    };
+    timed().unwrap_or(rates)
+}
+
+/// How many pieces of the file `pass` handles a second; `None` when it fails.
+fn pieces_a_second(mut pass: impl FnMut(usize) -> bool) -> Option<f64> {
+    let (start, mut pieces) = (Instant::now(), 0);
+    while pieces < SPILLED / (4 * PIECE) && (pieces == 0 || start.elapsed() < LONGEST) {
+        if !pass(pieces * PIECE) {
+            return None;
+        }
+        pieces += 1;
+    }
+    Some(pieces as f64 / start.elapsed().as_secs_f64().max(1e-9))
+}
+
 /// The shortest of some runs, in seconds.
 fn best(mut run: impl FnMut()) -> f64 {
     let mut best = f64::INFINITY;
@@ -72,4 +106,28 @@ fn best(mut run: impl FnMut()) -> f64 {
         best = best.min(start.elapsed().as_secs_f64());
     }
     best.max(1e-9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_timed_quickly_and_nothing_is_left_on_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let unknown = Rates { write: f64::NAN, read: f64::NAN, ..Rates::TYPICAL };
+        let rates = measure_disk(folder.path(), unknown);
+        assert!(
+            rates.write > 1e5 && rates.read > 1e5 && rates.write.is_finite() && rates.read.is_finite(),
+            "{rates:?}"
+        );
+        assert_eq!(Rates { write: 0.0, read: 0.0, ..rates }, Rates { write: 0.0, read: 0.0, ..Rates::TYPICAL });
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn where_nothing_can_be_written_the_rates_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(measure_disk(&folder.path().join("nowhere"), Rates::TYPICAL), Rates::TYPICAL);
+    }
 }

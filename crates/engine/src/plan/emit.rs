@@ -252,6 +252,7 @@ impl<'a> Emitter<'a> {
         }
         Program {
             mode: self.request.mode,
+            states: self.request.states,
             tokens: self.request.tokens,
             rows: self.request.policy.rows.min(self.request.tokens),
             stream: self.request.policy.stream,

@@ -2,8 +2,38 @@
 
 use std::ops::Range;
 
+use pocketune_kernels::update::state_len_8bit;
+
 use super::Mode;
 use crate::graph::{Graph, ParamId};
+
+/// What an optimizer remembers of every trainable matrix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum States {
+    /// Nothing.
+    #[default]
+    None,
+    /// Two moments in f32, one after the other.
+    F32,
+    /// Two moments in 8 bits, with their blocks' maxima.
+    Bits8,
+}
+
+impl States {
+    /// Floats of state for a matrix of `len` numbers.
+    pub const fn floats(self, len: usize) -> usize {
+        match self {
+            States::None => 0,
+            States::F32 => 2 * len,
+            States::Bits8 => state_len_8bit(len),
+        }
+    }
+
+    /// Whether there is anything to remember.
+    pub const fn any(self) -> bool {
+        !matches!(self, States::None)
+    }
+}
 
 /// A stretch of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +56,8 @@ impl Span {
 pub struct Layout {
     /// Trainable matrices.
     pub params: Vec<Span>,
-    /// Their optimizer states, `states` vectors each (first moments, second moments).
-    pub states: Vec<Vec<Span>>,
+    /// Their optimizer states, where there are any in memory.
+    pub states: Vec<Span>,
     /// Where on disk the optimizer states wait that are not in memory: floats from the end of the program's part of the spill file.
     pub paged: Vec<usize>,
     /// Floats of optimizer state on disk.
@@ -45,19 +75,19 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout for `graph` with `states` optimizer vectors a matrix (on disk when `page`), records of up to `positions` tokens, and a cache of
+    /// The layout for `graph` with these optimizer states (on disk when `page`), records of up to `positions` tokens, and a cache of
     /// `kv_width` floats a token and block when generating.
-    pub fn new(graph: &Graph, states: usize, page: bool, positions: usize, mode: Mode, kv_width: usize) -> Self {
+    pub fn new(graph: &Graph, states: States, page: bool, positions: usize, mode: Mode, kv_width: usize) -> Self {
         let mut layout = Self::default();
         let sizes: Vec<usize> = graph.params.iter().map(|param| param.len()).collect();
         layout.params = sizes.iter().map(|&len| layout.take(len)).collect();
-        if page {
+        if page && states.any() {
             for &len in &sizes {
                 layout.paged.push(layout.paged_len);
-                layout.paged_len += states * len;
+                layout.paged_len += states.floats(len);
             }
-        } else {
-            layout.states = sizes.iter().map(|&len| (0..states).map(|_| layout.take(len)).collect()).collect();
+        } else if states.any() {
+            layout.states = sizes.iter().map(|&len| layout.take(states.floats(len))).collect();
         }
         if mode == Mode::Accumulate {
             layout.grads = sizes.iter().map(|&len| layout.take(len)).collect();

@@ -51,7 +51,7 @@ impl MemoryPlan {
     ) -> Self {
         let bytes = |spans: &mut dyn Iterator<Item = &Span>| spans.map(|span| span.len * 4).sum::<usize>();
         let adapter = bytes(&mut layout.params.iter());
-        let optimizer = bytes(&mut layout.states.iter().flatten());
+        let optimizer = bytes(&mut layout.states.iter());
         let gradients = bytes(&mut layout.grads.iter());
         let tokens = programs.iter().map(|program| program.tokens).max().unwrap_or(0);
         let disk = programs.iter().any(|program| program.spill > 0) || layout.paged_len > 0;
@@ -94,6 +94,15 @@ fn weights(graph: &Graph, types: &[BlockType], program: &Program) -> usize {
         return mapped(graph, types, program, None);
     }
     program.instrs.iter().map(|instr| mapped(graph, types, program, Some(instr))).max().unwrap_or(0)
+}
+
+/// The most that is mapped of streamed weights when the loss goes through its head by `vocab` entries.
+pub(super) fn streamed(graph: &Graph, types: &[BlockType], program: &Program, vocab: usize) -> usize {
+    let parts = program.instrs.iter().map(|instr| match instr {
+        Instr::CrossEntropy { weight, .. } => weight_bytes(graph, types, *weight, vocab) + STRETCH,
+        other => mapped(graph, types, program, Some(other)),
+    });
+    parts.max().unwrap_or(0)
 }
 
 /// What is mapped of the weights while `instr` runs: all of them, or what it reads before that is released.

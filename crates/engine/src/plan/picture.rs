@@ -5,7 +5,7 @@ mod aside;
 mod canvas;
 mod columns;
 
-use canvas::{Canvas, ticks};
+pub use canvas::{Canvas, ticks};
 use columns::{Band, Held, Step};
 
 use super::Plan;

@@ -7,7 +7,7 @@ use pocketune_kernels::attention::Heads;
 use pocketune_kernels::gated::Act;
 use pocketune_kernels::rope::Pairs;
 
-use super::{Loss, Mode};
+use super::{Loss, Mode, States};
 use crate::graph::{ParamId, RopeId, VectorId, WeightId};
 
 /// A buffer of a program, by number.
@@ -371,6 +371,8 @@ pub struct Region {
 pub struct Program {
     /// What it is for.
     pub mode: Mode,
+    /// What the optimizer remembers.
+    pub states: States,
     /// Most tokens a run handles.
     pub tokens: usize,
     /// Rows of a piece inside regions.

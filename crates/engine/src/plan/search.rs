@@ -2,11 +2,11 @@
 //! measured exactly, by laying the program out, until one fits.
 
 use super::emit;
-use super::memory::{MemoryPlan, Surroundings};
+use super::memory::{MemoryPlan, Surroundings, streamed};
 use super::place::{self, Peaks};
 use super::policy::{Keep, Loss, Policy, PolicyName, Roles, Spill};
 use super::time::{Moment, Rates, Time, loss_seconds, moments, predict};
-use super::{Instr, Layout, Machine, Mode, Program, Request};
+use super::{Instr, Layout, Machine, Mode, Program, Request, States};
 use crate::graph::{Graph, Role};
 use pocketune_kernels::BlockType;
 
@@ -27,8 +27,8 @@ pub struct Setting<'a> {
     pub mode: Mode,
     /// Whether a validation set is measured with the same memory.
     pub validates: bool,
-    /// Vectors of optimizer state a matrix.
-    pub states: usize,
+    /// What the optimizer remembers.
+    pub states: States,
     /// A policy that the user insists on; the rest is still searched.
     pub named: Option<PolicyName>,
     /// Whether values and states may go to disk.
@@ -97,6 +97,9 @@ const LADDER: [Roles; 5] = [
     PolicyName::Block.keeps(),
 ];
 
+/// Peaks of up to this many hundredths of the smallest are about as small.
+const NEAR: usize = 103;
+
 /// A candidate with an estimate that never exceeds its exact peak.
 struct Candidate {
     policy: Policy,
@@ -110,13 +113,20 @@ impl<'a> Setting<'a> {
     }
 
     fn request(&self, policy: Policy, mode: Mode) -> Request<'a> {
-        Request { graph: self.graph, types: self.types, tokens: self.tokens(), machine: self.machine, policy, mode }
+        Request {
+            graph: self.graph,
+            types: self.types,
+            tokens: self.tokens(),
+            machine: self.machine,
+            policy,
+            mode,
+            states: self.states,
+        }
     }
 
     fn layout(&self, policy: Policy) -> Layout {
         let positions = if let Mode::Generate { context } = self.mode { context } else { self.length };
-        let page = policy.page_optimizer && self.states > 0;
-        Layout::new(self.graph, self.states, page, positions, self.mode, self.kv_width)
+        Layout::new(self.graph, self.states, policy.page_optimizer, positions, self.mode, self.kv_width)
     }
 
     /// The exact plan of a policy.
@@ -131,17 +141,37 @@ impl<'a> Setting<'a> {
         Plan { policy, program, validation, layout, memory, time, moments }
     }
 
+    /// The plan that keeps everything in memory: no search finds a faster one.
+    pub fn roomiest(&self) -> Plan {
+        let keep = Keep::all(self.named.unwrap_or(PolicyName::None).keeps());
+        let (spill, loss) = (Spill::No, Loss::WHOLE);
+        self.plan(Policy { keep, spill, every: [1, 1], rows: usize::MAX, loss, stream: false, page_optimizer: false })
+    }
+
     /// The fastest plan of at most `budget` bytes.
     pub fn fastest(&self, budget: usize) -> Option<Plan> {
-        let mut candidates: Vec<Candidate> = self.candidates();
+        self.fastest_of(self.candidates(), budget)
+    }
+
+    /// The plan with the smallest peak.
+    pub fn smallest(&self) -> Plan {
+        self.smallest_of(&mut self.candidates())
+    }
+
+    /// The fastest plan among those that are about as small as the smallest: the last hundredths of memory can cost a sixth of the time.
+    pub fn small(&self) -> Plan {
+        let mut candidates = self.candidates();
+        let smallest = self.smallest_of(&mut candidates);
+        self.fastest_of(candidates, smallest.peak() * NEAR / 100).unwrap_or(smallest)
+    }
+
+    fn fastest_of(&self, mut candidates: Vec<Candidate>, budget: usize) -> Option<Plan> {
         candidates.retain(|candidate| candidate.least <= budget);
         candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.least.cmp(&b.least)));
         candidates.iter().map(|candidate| self.plan(candidate.policy)).find(|plan| plan.peak() <= budget)
     }
 
-    /// The plan with the smallest peak.
-    pub fn smallest(&self) -> Plan {
-        let mut candidates = self.candidates();
+    fn smallest_of(&self, candidates: &mut [Candidate]) -> Plan {
         candidates.sort_by_key(|candidate| candidate.least);
         let mut best: Option<Plan> = None;
         for candidate in candidates {
@@ -165,7 +195,7 @@ impl<'a> Setting<'a> {
     pub fn tightest(&self) -> Plan {
         let loss = Loss { rows: 64, vocab: 1024, retain: false };
         let keep = Keep::all(PolicyName::Block.keeps());
-        let page_optimizer = self.may_spill && self.states > 0;
+        let page_optimizer = self.may_spill && self.states.any();
         let spill = if self.may_spill { Spill::Tight } else { Spill::No };
         let every = if self.may_spill { [1, 1] } else { [(self.graph.blocks as f64).sqrt().round() as usize, 1] };
         self.plan(Policy { keep, spill, every, rows: 64, loss, stream: true, page_optimizer })
@@ -271,11 +301,12 @@ impl<'a> Setting<'a> {
             Instr::CrossEntropy { weight, gx, .. } => Some((*weight, gx.is_some())),
             _ => None,
         });
-        for page_optimizer in [false, true].into_iter().filter(|page| !page || (self.states > 0 && self.may_spill)) {
+        for page_optimizer in [false, true].into_iter().filter(|page| !page || (self.states.any() && self.may_spill)) {
             let layout = self.layout(Policy { page_optimizer, ..policy });
             for stream in [false, true] {
                 program.stream = stream;
                 program.len = 0;
+                let mut cut_by = None;
                 let mut memory =
                     MemoryPlan::new(self.graph, self.types, &layout, &[&program], self.machine.threads, self.around);
                 for loss in self.losses() {
@@ -286,8 +317,11 @@ impl<'a> Setting<'a> {
                         loss_seconds(self.graph, weight, loss, self.tokens() as f64, trains, self.rates)
                     });
                     let seconds = Time { loss: loss_time, ..time }.seconds(&policy);
-                    let least = memory.peak() - if stream { memory.weights } else { 0 };
-                    candidates.push(Candidate { policy, least, seconds });
+                    if stream && cut_by != Some(loss.vocab) {
+                        memory.weights = streamed(self.graph, self.types, &program, loss.vocab);
+                        cut_by = Some(loss.vocab);
+                    }
+                    candidates.push(Candidate { policy, least: memory.peak(), seconds });
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! How long a program will take, from the rates that this machine's kernels and disk reach.
 
 use super::memory::{mapped, weight_bytes};
-use super::{Instr, Loss, Mode, Policy, Program, Spill};
+use super::{Instr, Loss, Mode, Policy, Program, Spill, States};
 use crate::graph::{Graph, ParamId, WeightId};
 use pocketune_kernels::BlockType;
 
@@ -169,8 +169,9 @@ impl Clock<'_> {
                 time.loss += loss_seconds(graph, weight, loss, n, gx.is_some(), rates);
             }
             Instr::Update { param: id, .. } => {
-                bytes = 24.0 * param(id);
-                time.page += 8.0 * param(id) * (1.0 / rates.read + 1.0 / rates.write);
+                let len = graph.params[id.0].len();
+                bytes = update_bytes(program.states, len);
+                time.page += self.paging(len);
             }
             Instr::Spill { from, .. } => time.disk += 4.0 * program.buffers[from.0].len as f64 / rates.write,
             Instr::Fetch { to, .. } => time.disk += 4.0 * program.buffers[to.0].len as f64 / rates.read,
@@ -187,14 +188,30 @@ impl Clock<'_> {
         }
     }
 
+    /// Seconds to read and write the state of `len` numbers.
+    fn paging(&self, len: usize) -> f64 {
+        4.0 * self.program.states.floats(len) as f64 * (1.0 / self.rates.read + 1.0 / self.rates.write)
+    }
+
     /// Adds applying the gradient sums, where a step has them.
     fn add_applying(&self, time: &mut Time) {
         if self.program.mode == Mode::Accumulate {
-            let (trainable, rates) = (self.graph.trainable() as f64, self.rates);
-            time.compute += 24.0 * trainable / rates.pass;
-            time.page += 8.0 * trainable * (1.0 / rates.read + 1.0 / rates.write);
+            let trainable = self.graph.trainable();
+            time.compute += update_bytes(self.program.states, trainable) / self.rates.pass;
+            time.page += self.paging(trainable);
         }
     }
+}
+
+/// The update of `len` numbers as bytes of a pass: the gradient once, the matrix and the state both ways. Rounding to 8 bits computes so much
+/// that it takes four times as long as the update in f32.
+fn update_bytes(states: States, len: usize) -> f64 {
+    let bytes = match states {
+        States::None => 12,
+        States::F32 => 28,
+        States::Bits8 => 4 * 28,
+    };
+    (bytes * len) as f64
 }
 
 /// Bytes a second at which released pages are mapped in again from the system's cache.

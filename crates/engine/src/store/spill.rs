@@ -24,6 +24,16 @@ pub(super) fn nameless(folder: &Path, what: &str) -> Result<File> {
     Ok(file)
 }
 
+/// From now on a file that grows past the process's limit is an error like a full disk, not the end of the process. For a program to call
+/// at its start; a library does not decide about signals.
+pub fn outlive_file_limits() {
+    #[cfg(unix)]
+    // SAFETY: ignoring a signal runs no handler, and nothing here relies on being stopped by this one.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
 /// A file of `bytes` zeros in `folder`, with its space taken.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! From data files to token files. The tokenizer lives only inside [`prepare`].
+//! From data files to token files. The tokenizer lives only inside `tokenize`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use pocketune_text::{ChatTemplate, ExampleMaker, Record, Records, Tokenizer};
 
 use crate::error::{Error, Result};
+use crate::memory;
 use crate::model::Model;
 use crate::store::{TokenFile, TokenWriter};
 
@@ -42,11 +43,28 @@ pub struct Prepared {
     pub valid: Option<Dataset>,
 }
 
-/// Turns the records of `source` into token files in `folder`, each record at most `max_seq_length` tokens long.
+/// Turns the records of `source` into token files in `folder`, each record at most `max_seq_length` tokens long. What the tokenizer
+/// took is given back then, and so are the pages of the model that it was read from.
 ///
 /// # Errors
 /// When a file is missing, a line is bad (all errors name file and line), or no record is left.
 pub fn prepare(model: &Model, source: &DataSource, max_seq_length: usize, folder: &Path) -> Result<Prepared> {
+    let prepared = tokenize(model, source, max_seq_length, folder)?;
+    model.files.files().iter().for_each(|file| file.release(0, file.bytes().len()));
+    memory::trim();
+    Ok(prepared)
+}
+
+/// Prepares a record of no meaning, so that a plan without data stands where a run would that has prepared its own. A model that has
+/// no tokenizer takes nothing for it.
+pub fn rehearse(model: &Model) {
+    const RECORD: &str = "{\"text\": \"Some words in a row, as many as it takes to call on all parts of a tokenizer: 12 of them, or more?\"}\n";
+    let source = DataSource::Embedded { train: RECORD, valid: RECORD };
+    // Whatever is wrong with the tokenizer is said when it is needed.
+    let _ = prepare(model, &source, 64, &std::env::temp_dir());
+}
+
+fn tokenize(model: &Model, source: &DataSource, max_seq_length: usize, folder: &Path) -> Result<Prepared> {
     let tokenizer = model.tokenizer()?;
     let template = model.chat_template()?;
     let maker = Maker { model, tokenizer: &tokenizer, template: template.as_ref(), max_seq_length, folder };

@@ -9,7 +9,6 @@ use super::planning::Task;
 use super::{Budget, DataSource, Rows, RunOptions, adapter, prepare};
 use crate::backend::{Cpu, Outcome, Weights};
 use crate::error::{Error, Result};
-use crate::memory;
 use crate::model::{Model, Source};
 use crate::plan::{Mode, Program};
 use crate::store::TokenFile;
@@ -41,7 +40,6 @@ pub fn evaluate(options: &EvalOptions) -> Result<Outcome> {
     check_batch(options.batch_size, options.max_seq_length)?;
     let model = Model::open(&options.model)?;
     let data = prepare(&model, &options.data.to_measure(), options.max_seq_length, &std::env::temp_dir())?;
-    memory::trim();
     let tokens = data.valid.unwrap_or(data.train).tokens;
     let saved = options.adapter.as_ref().map(|folder| Ok::<_, Error>((folder, Adapter::open(folder)?))).transpose()?;
     let lora = saved.as_ref().map(|(folder, saved)| adapter::spec(folder, saved)).transpose()?;

@@ -1,15 +1,16 @@
 //! What a run is to do, after the words of the command line or the calls of an app have been understood.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pocketune_kernels::Isa;
 use pocketune_kernels::matmul::Precision;
 
+use super::planning::closest_folder;
 use super::{Budget, DataSource, Schedule};
 use crate::error::{Error, Result};
 use crate::graph::LoraSpec;
 use crate::model::Source;
-use crate::plan::{Machine, Mode, PolicyName};
+use crate::plan::{Machine, Mode, PolicyName, States};
 
 /// Where the adapter comes from.
 #[derive(Clone, Debug)]
@@ -25,23 +26,26 @@ pub enum LoraChoice {
 pub enum Optimizer {
     /// AdamW with PyTorch's semantics.
     AdamW,
+    /// The same with its moments in 8 bits; an approximation.
+    AdamW8bit,
     /// SGD without momentum, with PyTorch's semantics.
     Sgd,
 }
 
 impl Optimizer {
-    /// Vectors of state for every trainable matrix.
-    pub const fn states(self) -> usize {
+    /// What it remembers of every trainable matrix.
+    pub const fn states(self) -> States {
         match self {
-            Optimizer::AdamW => 2,
-            Optimizer::Sgd => 0,
+            Optimizer::AdamW => States::F32,
+            Optimizer::AdamW8bit => States::Bits8,
+            Optimizer::Sgd => States::None,
         }
     }
 
     /// PyTorch's default weight decay.
     pub const fn default_decay(self) -> f32 {
         match self {
-            Optimizer::AdamW => 0.01,
+            Optimizer::AdamW | Optimizer::AdamW8bit => 0.01,
             Optimizer::Sgd => 0.0,
         }
     }
@@ -155,9 +159,14 @@ pub struct TrainOptions {
 }
 
 impl TrainOptions {
-    /// Vectors of optimizer state for every trainable matrix.
-    pub const fn states(&self) -> usize {
+    /// What the optimizer remembers of every trainable matrix.
+    pub const fn states(&self) -> States {
         self.optimizer.states()
+    }
+
+    /// Where files without a name go: as was asked, or the closest folder to the adapter's that exists.
+    pub fn spill_folder(&self) -> &Path {
+        self.spill_folder.as_deref().unwrap_or_else(|| closest_folder(&self.adapter_path))
     }
 
     /// Whether gradients must wait for all others of the update.

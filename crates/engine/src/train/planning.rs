@@ -5,12 +5,12 @@ use std::path::Path;
 use pocketune_kernels::BlockType;
 
 use super::{Budget, RunOptions, TrainOptions};
-use crate::backend::measure_rates;
+use crate::backend::{measure_disk, measure_rates};
 use crate::error::{Error, Result};
 use crate::families::Config;
 use crate::graph::{Graph, Layers, LoraSpec};
 use crate::memory;
-use crate::plan::{Machine, Mode, Plan, PolicyName, Rates, Setting, Surroundings};
+use crate::plan::{Machine, Mode, Plan, PolicyName, Rates, Setting, States, Surroundings};
 
 /// What the process still takes before the first step, beyond what is measured: the programs, and the code of the step, most of
 /// which has run already when rates were measured.
@@ -41,8 +41,8 @@ pub struct Task {
     pub machine: Machine,
     /// Whether gradients wait for all others.
     pub mode: Mode,
-    /// Vectors of optimizer state a matrix.
-    pub states: usize,
+    /// What the optimizer remembers.
+    pub states: States,
     /// Whether a validation set is measured.
     pub validates: bool,
     /// A policy that the user insists on.
@@ -77,7 +77,7 @@ impl Task {
             batch,
             machine,
             mode,
-            states: 0,
+            states: States::None,
             validates: false,
             named: None,
             around: surroundings(0),
@@ -101,6 +101,18 @@ impl Task {
         let forward = Self::forward(options.run, config, types, Some(lora), options.mode(), size)?;
         let around = Surroundings { preparation: so_far, ..forward.around };
         Ok(Self { states: options.states(), named: options.policy.named(), around, ..forward })
+    }
+
+    /// Measures the disk that holds `folder`, where a plan inside `budget` may use it: where not everything fits.
+    ///
+    /// # Errors
+    /// When the adapters don't fit the model, or the budget the machine.
+    pub fn with_disk(mut self, folder: &Path, budget: Budget) -> Result<Self> {
+        let roomiest = self.with(|setting, _| setting.roomiest().peak())?;
+        if budget.bytes()?.is_none_or(|bytes| bytes < roomiest) {
+            self.rates = measure_disk(folder, self.rates);
+        }
+        Ok(self)
     }
 
     /// The graph and its setting, handed to `with`.
@@ -132,7 +144,7 @@ impl Task {
     /// # Errors
     /// When there is none: with the smallest budget that would do, and what would make it smaller.
     pub fn choose(&self, budget: Budget) -> Result<Plan> {
-        let Some(bytes) = budget.bytes()? else { return self.with(|setting, _| setting.smallest()) };
+        let Some(bytes) = budget.bytes()? else { return self.with(|setting, _| setting.small()) };
         if let Some(plan) = self.with(|setting, _| setting.fastest(bytes))? {
             return Ok(plan);
         }
@@ -177,8 +189,14 @@ impl Task {
             let lora = LoraSpec { layers: Layers::Last(last), ..lora };
             changes.push((Task { lora: Some(lora), ..self.clone() }, format!("--num-layers {last}")));
         }
-        if self.states > 0 {
-            changes.push((Task { states: 0, ..self.clone() }, "--optimizer sgd".to_string()));
+        // The next smaller state: 8 bits save three quarters of what no state at all would.
+        let smaller = match self.states {
+            States::F32 => Some((States::Bits8, "--optimizer adamw8bit")),
+            States::Bits8 => Some((States::None, "--optimizer sgd")),
+            States::None => None,
+        };
+        if let Some((states, words)) = smaller {
+            changes.push((Task { states, ..self.clone() }, words.to_string()));
         }
         if self.named.is_some() {
             changes.push((Task { named: None, ..self.clone() }, "--grad-checkpoint auto".to_string()));
@@ -218,8 +236,8 @@ impl Task {
     }
 }
 
-/// Where a run's files without a name go: the closest folder that exists.
-pub fn closest_folder(path: &Path) -> &Path {
+/// The closest folder to `path` that exists.
+pub(super) fn closest_folder(path: &Path) -> &Path {
     let folder = path.ancestors().find(|path| path.is_dir());
     folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

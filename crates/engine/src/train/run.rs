@@ -6,7 +6,7 @@ use std::time::Duration;
 use pocketune_formats::peft::Adapter;
 use pocketune_kernels::update::{AdamW, Sgd};
 
-use super::planning::{Task, closest_folder};
+use super::planning::Task;
 use super::{Batches, Budget, LoraChoice, Optimizer, Prepared, Rows, TrainOptions, adapter, prepare};
 use crate::backend::{Cpu, Outcome, Rule, Weights};
 use crate::error::{Error, Result};
@@ -116,11 +116,8 @@ pub fn train(options: &TrainOptions, host: &mut dyn Host) -> Result<Summary> {
     store::check_writable(&options.adapter_path)?;
     let mut peak = Peak::default();
     let model = Model::open(&options.model)?;
-    let folder = options.spill_folder.as_deref().unwrap_or_else(|| closest_folder(&options.adapter_path));
+    let folder = options.spill_folder();
     let data = prepare(&model, &options.data, options.max_seq_length, folder)?;
-    // The vocabulary was read through the mapping; it is not needed any more.
-    model.files.files().iter().for_each(|file| file.release(0, file.bytes().len()));
-    memory::trim();
     host.event(Event::Prepared {
         records: data.train.tokens.len(),
         tokens: data.train.tokens.tokens(),
@@ -167,6 +164,7 @@ impl Run {
         let longest = data.train.tokens.longest().max(data.valid.as_ref().map_or(0, |valid| valid.tokens.longest()));
         let mut task = Task::training(options, &model.config, weights.types(), lora.clone(), longest, so_far.total)?;
         task.validates = data.valid.is_some();
+        let task = task.with_disk(folder, options.budget)?;
         let plan = task.choose(options.budget)?;
         memory::trim();
         let machine = task.machine;
@@ -314,10 +312,10 @@ impl Run {
 
 fn rule(options: &TrainOptions, iter: usize, lr: f32) -> Rule {
     let weight_decay = options.weight_decay.unwrap_or(options.optimizer.default_decay());
+    let adamw = AdamW { lr, weight_decay, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: iter as u64 };
     match options.optimizer {
-        Optimizer::AdamW => {
-            Rule::AdamW(AdamW { lr, weight_decay, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: iter as u64 })
-        }
+        Optimizer::AdamW => Rule::AdamW(adamw),
+        Optimizer::AdamW8bit => Rule::AdamW8bit(adamw),
         Optimizer::Sgd => Rule::Sgd(Sgd { lr, weight_decay }),
     }
 }

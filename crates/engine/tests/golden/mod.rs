@@ -8,7 +8,7 @@ use pocketune::backend::{Batch, Cpu, NO_LABEL, Rule, Weights};
 use pocketune::families::Config;
 use pocketune::graph::{Graph, ParamId};
 use pocketune::model::{Model, Source};
-use pocketune::plan::{self, Layout, Loss, Machine, Mode, Policy, PolicyName, Program, Request};
+use pocketune::plan::{self, Layout, Loss, Machine, Mode, Policy, PolicyName, Program, Request, States};
 use pocketune::train::adapter;
 use pocketune_formats::peft::{self, Adapter};
 use pocketune_kernels::Isa;
@@ -19,6 +19,8 @@ use safetensors::SafeTensors;
 /// A model with its expected numbers.
 pub struct Golden {
     pub name: String,
+    /// What the optimizer of its cases remembers.
+    pub states: States,
     model: PathBuf,
     folder: PathBuf,
     expected: BTreeMap<String, (Vec<f32>, Vec<u32>)>,
@@ -50,7 +52,7 @@ impl Golden {
             };
             (name.to_string(), (floats, integers))
         });
-        Self { name: name.into(), model: root().join(name), expected: expected.collect(), folder }
+        Self { name: name.into(), states: States::F32, model: root().join(name), expected: expected.collect(), folder }
     }
 
     /// What `config.json` and `config.v4.json` of a case say.
@@ -112,9 +114,10 @@ impl Golden {
             Some(lengths) => lengths.map(|len| (0..len as u32).map(|i| i * 7 % 90).collect()),
         };
         let tokens = records[0].len() + records[1].len();
-        let program = plan::compile(Request { graph: &graph, types: &weights.types(), tokens, machine, policy, mode });
+        let (types, states) = (weights.types(), self.states);
+        let program = plan::compile(Request { graph: &graph, types: &types, tokens, machine, policy, mode, states });
         let kv_width = model.config.kv_heads * model.config.head_dim;
-        let layout = Layout::new(&graph, 2, policy.page_optimizer, tokens, mode, kv_width);
+        let layout = Layout::new(&graph, states, policy.page_optimizer, tokens, mode, kv_width);
         let mut cpu = Cpu::new(machine, weights, &graph, layout, &[&program], &std::env::temp_dir()).unwrap();
         if with_adapter {
             adapter::load(&mut cpu, &graph, &folder, &saved).unwrap();

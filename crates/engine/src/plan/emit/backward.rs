@@ -94,8 +94,9 @@ impl Emitter<'_> {
     fn update(&mut self, param: ParamId, grad: Grad) {
         let Grad::Once(grad) = grad else { return };
         let len = self.request.graph.params[param.0].len();
-        let paged = self.request.policy.page_optimizer;
-        let state = paged.then(|| self.buffer("optimizer", None, Kind::Scratch, 2 * len, None));
+        let paged = self.request.policy.page_optimizer && self.request.states.any();
+        let room = self.request.states.floats(len);
+        let state = paged.then(|| self.buffer("optimizer", None, Kind::Scratch, room, None));
         let update = Instr::Update { param, grad, state };
         if self.region.is_some() { self.updates.push(update) } else { self.instrs.push(update) }
     }

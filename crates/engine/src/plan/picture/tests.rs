@@ -7,7 +7,7 @@ use super::columns::alive;
 use super::*;
 use crate::families::{Config, shape};
 use crate::graph::{Layers, LoraSpec, Target};
-use crate::plan::{Machine, Mode, Rates, Setting, Surroundings};
+use crate::plan::{Machine, Mode, Rates, Setting, States, Surroundings};
 
 /// The fastest and the smallest plan of a small model, with gradients applied at once and summed.
 fn plans() -> Vec<Plan> {
@@ -33,7 +33,7 @@ fn plans() -> Vec<Plan> {
         machine: Machine { threads: 2, isa: Isa::Scalar, precision: Precision::F32 },
         mode,
         validates: true,
-        states: 2,
+        states: States::F32,
         named: None,
         may_spill: true,
         around: Surroundings { process: 1 << 20, preparation: 0 },
