@@ -186,7 +186,10 @@ impl Contest {
     }
 
     fn finish(self) -> (&'static str, std::result::Result<Measured, String>) {
-        let measured = self.state.and_then(|program| Ok(Measured { turns: self.turns, peak: program.peak()? }));
+        let measured = self.state.and_then(|program| {
+            let mfu_seconds = program.ready.mfu_seconds;
+            Ok(Measured { turns: self.turns, peak: program.peak()?, mfu_seconds })
+        });
         (self.name, measured.map_err(|error| error.to_string()))
     }
 }

@@ -2,11 +2,12 @@
 //! measure. It reads no data file and saves nothing.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use pocketune::backend::{Batch, Cpu, NO_LABEL, Outcome, Rule, Weights};
+use pocketune::backend::{Alone, Batch, Cpu, NO_LABEL, Outcome, Rule, Weights};
 use pocketune::graph::{Graph, Layers, LoraSpec, Target};
 use pocketune::model::{Model, Source};
-use pocketune::plan::{Mode, Plan, PolicyName};
+use pocketune::plan::{Flops, Mode, Plan, PolicyName};
 use pocketune::train::{Budget, PrecisionChoice, RunOptions, Task, adapter};
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::philox::Philox;
@@ -114,6 +115,22 @@ impl Stepper {
         let Outcome { loss, targets, .. } = self.cpu.run(&self.plan.program, self.record.batch(), 0, Some(rule))?;
         let mean = loss / targets.max(1) as f64;
         if mean.is_finite() { Ok(mean) } else { Err(Failure::new(format!("the loss of step {} is {mean}", self.step))) }
+    }
+
+    /// Operations of a step's products.
+    pub fn flops(&self) -> f64 {
+        let batch = self.record.batch();
+        Flops::of(&self.plan.program, &self.graph).run(batch.segments.iter().map(|record| record.q_len), batch.targets)
+    }
+
+    /// What the step's largest product reaches alone.
+    ///
+    /// # Errors
+    /// When the model has none.
+    pub fn alone(&mut self, least: Duration) -> Result<Alone> {
+        let start = Instant::now();
+        let alone = self.cpu.product_alone(&self.plan.program, least, &mut || start.elapsed());
+        alone.ok_or_else(|| Failure::new("a model without linears"))
     }
 
     /// Numbers of the frozen model.

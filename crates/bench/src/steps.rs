@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use pocketune::plan::PolicyName;
@@ -11,6 +12,9 @@ use serde_json::{Value, json};
 
 use crate::failure::{Failure, Result};
 use crate::stepper::{Setup, Stepper};
+
+/// How long the largest product is run alone, in each direction.
+const ALONE: Duration = Duration::from_millis(500);
 
 /// What `steps` was asked for.
 #[derive(Args)]
@@ -67,10 +71,13 @@ pub fn run(options: &Options) -> Result<()> {
         policy: options.grad_checkpoint.map(Into::into),
         forward_only: false,
     })?;
-    let machine = stepper.task.machine;
+    let (machine, alone) = (stepper.task.machine, stepper.alone(ALONE)?);
     answer(&json!({
         "trainable": stepper.graph.trainable(),
         "frozen": stepper.frozen(),
+        // What MFU needs: operations of a step, and operations a second of its largest product alone.
+        "flops": stepper.flops(),
+        "alone": alone.rate(),
         "about": format!("pocketune {}, {} in {:?}", env!("CARGO_PKG_VERSION"), machine.isa.name(), machine.precision),
     }))?;
     for line in std::io::stdin().lock().lines() {

@@ -2,6 +2,7 @@
 //! everything lies. The same program is walked by the simulator, by the reports and by the backend. No data is touched here.
 
 mod emit;
+mod flops;
 mod layout;
 mod memory;
 mod picture;
@@ -11,6 +12,7 @@ mod program;
 mod search;
 mod time;
 
+pub use flops::Flops;
 pub use layout::{Layout, Span};
 pub use memory::{MemoryPlan, Surroundings};
 pub use picture::{Sample, picture};

@@ -19,6 +19,8 @@ pub struct Ready {
     pub trainable: u64,
     /// Numbers that are not.
     pub frozen: u64,
+    /// The share of what its products reach alone that a step of a second would be, where it says.
+    pub mfu_seconds: Option<f64>,
     /// What it is, in words.
     pub about: String,
 }
@@ -56,14 +58,15 @@ impl Program {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().map_err(|error| Failure::io(command.get_program(), error))?;
         let (requests, answers) = (child.stdin.take(), child.stdout.take().expect("it was asked for"));
-        let ready = Ready { trainable: 0, frozen: 0, about: String::new() };
+        let ready = Ready { trainable: 0, frozen: 0, mfu_seconds: None, about: String::new() };
         let mut program = Self { child, requests, answers: BufReader::new(answers), words, ready };
         let said = program.answer()?;
         let number = |key: &str| {
             said[key].as_u64().ok_or_else(|| Failure::new(format!("a line without a number '{key}': {said}")))
         };
         let about = said["about"].as_str().unwrap_or_default().into();
-        program.ready = Ready { trainable: number("trainable")?, frozen: number("frozen")?, about };
+        let mfu_seconds = said["flops"].as_f64().zip(said["alone"].as_f64()).map(|(flops, alone)| flops / alone);
+        program.ready = Ready { trainable: number("trainable")?, frozen: number("frozen")?, mfu_seconds, about };
         Ok(program)
     }
 

@@ -49,7 +49,7 @@ pub fn measure(trainer: &Path, model: &Path, row: &Row, threads: usize, folder: 
         return Err(Failure::new("it took no longer for a longer text, so nothing can be said of a step"));
     }
     // The program's loss is not read.
-    Ok(Measured { turns: vec![Turn { cpu, wall, loss: f64::NAN }], peak: took[1].peak })
+    Ok(Measured { turns: vec![Turn { cpu, wall, loss: f64::NAN }], peak: took[1].peak, mfu_seconds: None })
 }
 
 struct Run {

@@ -7,8 +7,8 @@ use super::child::Turn;
 
 /// The head of the table, in Markdown.
 pub const HEAD: &str = "\
-| shape | seq | threads | program | CPU s a step | s a step | tokens/s | peak RSS MB | against PyTorch: CPU, tokens/s, RSS | against PyTorch, checkpointing |
-|---|--:|--:|---|--:|--:|--:|--:|---|---|
+| shape | seq | threads | program | CPU s a step | s a step | tokens/s | MFU | peak RSS MB | against PyTorch: CPU, tokens/s, RSS | against PyTorch, checkpointing |
+|---|--:|--:|---|--:|--:|--:|--:|--:|---|---|
 ";
 
 /// Tokens a second of ours with `block`, against PyTorch and against PyTorch with checkpointing, that every row must reach.
@@ -21,6 +21,8 @@ pub struct Measured {
     pub turns: Vec<Turn>,
     /// The most memory it held.
     pub peak: u64,
+    /// The share of what its products reach alone that a step of a second would be; ours alone says.
+    pub mfu_seconds: Option<f64>,
 }
 
 impl Measured {
@@ -64,7 +66,7 @@ impl Block<'_> {
         for (name, measured) in self.programs {
             let place = format!("| {} | {} | {} | {name} |", self.row.shape, self.row.seq, self.threads);
             match measured {
-                Err(words) => text.push_str(&format!("{place} {} | | | | | |\n", words.replace('|', "/"))),
+                Err(words) => text.push_str(&format!("{place} {} | | | | | | |\n", words.replace('|', "/"))),
                 Ok(measured) => {
                     let [cpu, wall, peak] = measured.figures();
                     let ratio = |peer: &str| match self.against(measured, peer).filter(|_| *name != peer) {
@@ -72,8 +74,9 @@ impl Block<'_> {
                         None => "–".into(),
                     };
                     text.push_str(&format!(
-                        "{place} {cpu:.3} | {wall:.3} | {:.1} | {:.0} | {} | {} |\n",
+                        "{place} {cpu:.3} | {wall:.3} | {:.1} | {} | {:.0} | {} | {} |\n",
                         self.row.seq as f64 / wall,
+                        measured.mfu_seconds.map_or("–".into(), |seconds| format!("{:.0} %", 100.0 * seconds / wall)),
                         peak / 1e6,
                         ratio(super::PYTORCH),
                         ratio(super::CHECKPOINTING)
@@ -115,7 +118,7 @@ impl Block<'_> {
                         .collect();
                     json!({
                         "program": name, "cpu_s": cpu, "wall_s": wall, "tokens_per_second": self.row.seq as f64 / wall,
-                        "peak_rss_bytes": peak, "turns": turns,
+                        "peak_rss_bytes": peak, "mfu": measured.mfu_seconds.map(|seconds| seconds / wall), "turns": turns,
                         "against_pytorch": self.against(measured, super::PYTORCH),
                         "against_pytorch_checkpointing": self.against(measured, super::CHECKPOINTING),
                     })
@@ -133,7 +136,7 @@ mod tests {
 
     fn took(walls: &[f64]) -> Measured {
         let turn = |&wall: &f64| Turn { cpu: 2.0 * wall, wall, loss: 1.0 };
-        Measured { turns: walls.iter().map(turn).collect(), peak: 8_000_000 }
+        Measured { turns: walls.iter().map(turn).collect(), peak: 8_000_000, mfu_seconds: Some(0.5) }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The interpreter of programs: one match over instructions, each a kernel call on slices of the arena.
 
+mod alone;
+
 use std::ops::Range;
 use std::path::Path;
 
@@ -14,6 +16,8 @@ use crate::error::{Error, Result};
 use crate::graph::{Graph, ParamId, RopeId, VectorId, WeightId};
 use crate::plan::{Buf, Grad, Instr, Layout, Loss, Machine, Mode, Program, Span};
 use crate::store;
+
+pub use alone::Alone;
 
 /// The label of a row that has none.
 pub const NO_LABEL: u32 = u32::MAX;

@@ -1,5 +1,6 @@
 //! How long a program will take, from the rates that this machine's kernels and disk reach.
 
+use super::flops::{Work, head_products, work};
 use super::memory::{mapped, weight_bytes};
 use super::{Instr, Loss, Mode, Policy, Program, Spill};
 use crate::graph::{Graph, ParamId, WeightId};
@@ -43,7 +44,7 @@ pub struct Time {
     pub page: f64,
     /// Values to and from disk.
     pub disk: f64,
-    /// Flops of all products but the head's.
+    /// Flops of all products, with as many targets as tokens.
     pub flops: f64,
 }
 
@@ -141,31 +142,15 @@ impl Clock<'_> {
     fn add(&self, instr: &Instr, times: f64, time: &mut Time) {
         let Clock { program, graph, types, rates, length } = *self;
         let n = program.tokens as f64;
-        let matrix = |id: WeightId| graph.weights[id.0].rows as f64 * graph.weights[id.0].cols as f64;
         let param = |id: ParamId| graph.params[id.0].len() as f64;
+        let Work { frozen, thin, attention, window, head } = work(instr, graph);
         // Flops at each rate, numbers dequantised once more, and bytes passed over.
-        let (mut frozen, mut thin, mut attended, mut again, mut bytes) = (0.0, 0.0, 0.0, 0.0, 0.0);
+        let (attended, again) = (attention * n * seen(window, length), (times - 1.0) * frozen / 2.0);
+        let mut bytes = 0.0;
         match *instr {
-            Instr::Linear { weight, lora, .. } => {
-                frozen = 2.0 * n * matrix(weight);
-                again = (times - 1.0) * matrix(weight);
-                thin = lora.map_or(0.0, |(b, _)| 2.0 * n * param(b));
-            }
-            Instr::LinearBackward { weight, gx, lora, .. } => {
-                if gx.is_some() {
-                    frozen = 2.0 * n * matrix(weight);
-                    again = (times - 1.0) * matrix(weight);
-                }
-                thin = lora.map_or(0.0, |lora| 4.0 * n * param(lora.b));
-            }
-            Instr::LoraDown { a, .. } => thin = 2.0 * n * param(a),
-            Instr::LoraDownBackward { a, gx, .. } => thin = if gx.is_some() { 4.0 } else { 2.0 } * n * param(a),
-            Instr::Attention { heads, .. } | Instr::CachedAttention { heads, .. } => {
-                attended = 4.0 * n * seen(heads.window, length) * (heads.queries * heads.d) as f64;
-            }
-            Instr::AttentionBackward { heads, .. } => {
-                attended = 14.0 * n * seen(heads.window, length) * (heads.queries * heads.d) as f64;
-            }
+            Instr::Linear { .. } | Instr::LinearBackward { .. } => {}
+            Instr::LoraDown { .. } | Instr::LoraDownBackward { .. } => {}
+            Instr::Attention { .. } | Instr::CachedAttention { .. } | Instr::AttentionBackward { .. } => {}
             Instr::CrossEntropy { weight, loss, gx, .. } => {
                 time.loss += loss_seconds(graph, weight, loss, n, gx.is_some(), rates);
             }
@@ -180,8 +165,8 @@ impl Clock<'_> {
                 other.buffers(&mut |buf, _| bytes += 4.0 * n * program.buffers[buf.0].cols.unwrap_or(0) as f64);
             }
         }
-        time.flops += frozen + thin + attended;
-        time.compute += frozen / rates.product + thin / rates.thin + attended / rates.attention;
+        time.flops += n * (frozen + thin + head) + attended;
+        time.compute += n * frozen / rates.product + n * thin / rates.thin + attended / rates.attention;
         time.compute += again / rates.dequantise + bytes / rates.pass;
         if let Some(weight) = instr.weight() {
             time.stream += times * weight_bytes(graph, types, weight, usize::MAX) as f64 / MAPPING;
@@ -205,11 +190,7 @@ const MAPPING: f64 = 2e10;
 pub fn loss_seconds(graph: &Graph, weight: WeightId, loss: Loss, n: f64, trains: bool, rates: Rates) -> f64 {
     let decl = &graph.weights[weight.0];
     let numbers = decl.rows as f64 * decl.cols as f64;
-    let products = match (trains, loss.retain) {
-        (false, _) => 1.0,
-        (true, true) => 2.0,
-        (true, false) => 3.0,
-    };
+    let products = head_products(loss, trains);
     let pieces = (n / (loss.rows as f64).min(n)).ceil();
     products * (2.0 * n * numbers / rates.product + (pieces - 1.0) * numbers / rates.dequantise)
         + (products + 1.0) * 4.0 * n * decl.rows as f64 / rates.pass
