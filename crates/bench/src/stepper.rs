@@ -93,7 +93,7 @@ impl Stepper {
         let model = Model::open(&Source::Path(setup.model.into()))?;
         let graph = model.config.graph(Some(&lora))?;
         let weights = Weights::bind(model.files, &model.config, &graph)?;
-        let run = RunOptions { threads: setup.threads, precision: setup.precision };
+        let run = RunOptions { threads: setup.threads, precision: setup.precision, rates: None };
         let mode = if setup.forward_only { Mode::Evaluate } else { Mode::TrainAndUpdate };
         let task = Task::forward(run, &model.config, weights.types(), Some(lora), mode, (1, setup.seq))?;
         let states = if setup.forward_only { 0 } else { 2 };

@@ -52,7 +52,7 @@ pub fn run(options: &Options) -> Result<()> {
     let model = Model::open(&Source::Path(path.clone()))?;
     let graph = model.config.graph(Some(&lora))?;
     let types = Weights::bind(model.files, &model.config, &graph)?.types();
-    let run = RunOptions { threads: Some(1), precision: PrecisionChoice::Auto };
+    let run = RunOptions { threads: Some(1), precision: PrecisionChoice::Auto, rates: None };
     let mode = Mode::TrainAndUpdate;
     let task = Task::forward(run, &model.config, types, Some(lora), mode, (1, options.seq))?;
     let task = Task { states: 2, ..task };

@@ -13,6 +13,7 @@ mod search;
 mod time;
 
 pub use flops::Flops;
+pub(crate) use flops::{ATTENTION, ATTENTION_BACKWARD};
 pub use layout::{Layout, Span};
 pub use memory::{MemoryPlan, Surroundings};
 pub use picture::{Sample, picture};

@@ -5,9 +5,10 @@ use super::memory::{mapped, weight_bytes};
 use super::{Instr, Loss, Mode, Policy, Program, Spill};
 use crate::graph::{Graph, ParamId, WeightId};
 use pocketune_kernels::BlockType;
+use serde::{Deserialize, Serialize};
 
 /// Rates of this machine, for all threads together.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
     /// Flops a second of a large product with a frozen matrix.
     pub product: f64,
@@ -29,6 +30,14 @@ impl Rates {
     /// What a plain laptop core reaches; for plans where nothing was measured.
     pub const TYPICAL: Rates =
         Rates { product: 1e11, thin: 4e10, dequantise: 2e9, attention: 3e10, pass: 5e9, write: 4e8, read: 8e8 };
+}
+
+impl Rates {
+    /// Whether all of them are numbers above zero.
+    pub fn plausible(&self) -> bool {
+        let Rates { product, thin, dequantise, attention, pass, write, read } = *self;
+        [product, thin, dequantise, attention, pass, write, read].iter().all(|rate| *rate > 0.0 && rate.is_finite())
+    }
 }
 
 /// The predicted time of a step, by what can be chosen apart from each other; in seconds.
