@@ -1,12 +1,14 @@
 //! `pocketune-bench`: writes models of real shapes with random weights, data for them, and measures `pocketune` as its users run
 //! it, from outside. What it trains itself, it trains to be timed; and it refuses to take the engine's own word for what a run holds.
 
+mod breakdown;
 mod failure;
 mod gguf;
 mod memory;
 mod metadata;
 mod peers;
 mod process;
+mod ratios;
 mod stepper;
 mod steps;
 mod tokenizer;
@@ -66,6 +68,10 @@ enum Command {
     Trade(trade::Options),
     /// Run steps of ours and of PyTorch + PEFT in turn, and print what each took.
     Peers(peers::Options),
+    /// Time a step by kind of instruction, and estimate how much of it is dequantisation.
+    Breakdown(breakdown::Options),
+    /// Set an exact step beside two forward passes, longer records beside shorter ones, and two threads beside one.
+    Ratios(ratios::Options),
     /// Run as many steps as each line of standard input says; for `peers`.
     #[command(hide = true)]
     Steps(steps::Options),
@@ -82,6 +88,8 @@ fn main() -> ExitCode {
         Command::Memory(options) => memory::run(&options),
         Command::Trade(options) => trade::run(&options),
         Command::Peers(options) => peers::run(&options),
+        Command::Breakdown(options) => breakdown::run(&options),
+        Command::Ratios(options) => ratios::run(&options),
         Command::Steps(options) => steps::run(&options),
     };
     match result {

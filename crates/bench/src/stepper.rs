@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use pocketune::backend::{Alone, Batch, Cpu, NO_LABEL, Outcome, Rule, Weights};
 use pocketune::graph::{Graph, Layers, LoraSpec, Target};
 use pocketune::model::{Model, Source};
-use pocketune::plan::{Flops, Mode, Plan, PolicyName};
+use pocketune::plan::{Flops, Instr, Mode, Plan, PolicyName};
 use pocketune::train::{Budget, PrecisionChoice, RunOptions, Task, adapter};
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::philox::Philox;
@@ -110,9 +110,18 @@ impl Stepper {
     /// # Errors
     /// When the disk fails or the loss is not finite.
     pub fn step(&mut self) -> Result<f64> {
+        self.step_watched(&mut |_| {})
+    }
+
+    /// As [`Stepper::step`], calling `done` after every instruction.
+    ///
+    /// # Errors
+    /// As [`Stepper::step`].
+    pub fn step_watched(&mut self, done: &mut dyn FnMut(&Instr)) -> Result<f64> {
         self.step += 1;
-        let rule = rule(self.step);
-        let Outcome { loss, targets, .. } = self.cpu.run(&self.plan.program, self.record.batch(), 0, Some(rule))?;
+        let (rule, batch) = (rule(self.step), self.record.batch());
+        let found = self.cpu.run_watched(&self.plan.program, batch, 0, Some(rule), done)?;
+        let Outcome { loss, targets, .. } = found;
         let mean = loss / targets.max(1) as f64;
         if mean.is_finite() { Ok(mean) } else { Err(Failure::new(format!("the loss of step {} is {mean}", self.step))) }
     }

@@ -195,6 +195,21 @@ impl Cpu {
     /// # Errors
     /// When the disk fails.
     pub fn run(&mut self, program: &Program, batch: Batch, past: usize, rule: Option<Rule>) -> Result<Outcome> {
+        self.run_watched(program, batch, past, rule, &mut |_| {})
+    }
+
+    /// As [`Cpu::run`], calling `done` after every instruction.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn run_watched(
+        &mut self,
+        program: &Program,
+        batch: Batch,
+        past: usize,
+        rule: Option<Rule>,
+        done: &mut dyn FnMut(&Instr),
+    ) -> Result<Outcome> {
         let n = batch.ids.len();
         assert!(n <= program.tokens, "{n} tokens in a program for {}", program.tokens);
         let mut outcome = Outcome::default();
@@ -214,6 +229,7 @@ impl Cpu {
                 let window = start..(start + rows).min(n);
                 for instr in &program.instrs[at..end] {
                     self.step(program, instr, batch, window.clone(), past, rule, &mut outcome)?;
+                    done(instr);
                 }
                 start += rows;
             }
