@@ -17,7 +17,7 @@ use pocketune::store;
 use serde_json::Value;
 
 use crate::failure::{Failure, Result};
-use crate::process::processor;
+use crate::process::{load, processor};
 use crate::weights::WeightType;
 use crate::{note, say, write_model};
 use child::Program;
@@ -34,6 +34,9 @@ const NAMES: [&str; 4] = [BLOCK, NONE, PYTORCH, CHECKPOINTING];
 
 /// Rank of the adapters, on all seven linears.
 const RANK: usize = 16;
+
+/// A load above which figures are doubtful.
+const BUSY: f64 = 0.5;
 
 /// The program that the peer is.
 const PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/peer.py");
@@ -101,12 +104,18 @@ pub fn run(options: &Options) -> Result<()> {
     }
     say(&format!(
         "LoRA of rank {RANK} on all seven linears, AdamW, batch 1, full-length records; ours on a 4-bit base (Q4_0), PyTorch in bf16; \
-         medians of {} turns of {} steps, in turn; {}\n\n{}",
+         medians of {} turns of {} steps, in turn; {}, load {} at the start\n\n{}",
         options.rounds,
         options.steps,
         processor(),
+        load().map_or("unknown".into(), |load| format!("{load:.1}")),
         table::HEAD
     ));
+    if load().is_some_and(|load| load > BUSY) {
+        note(
+            "this machine is busy: threads that wait for each other spin meanwhile, and figures with several of them mean little",
+        );
+    }
     let (mut faults, mut all): (Vec<String>, Vec<Value>) = Default::default();
     for row in &rows {
         for &threads in &threads {

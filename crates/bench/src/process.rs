@@ -36,6 +36,11 @@ pub fn peak_rss(pid: u32) -> Result<u64> {
     kib.map(|kib| kib * 1024).ok_or_else(|| Failure::new(format!("{place}: no VmHWM")))
 }
 
+/// How many threads wanted to run over the last minute, on average; `None` where the system doesn't tell.
+pub fn load() -> Option<f64> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
+}
+
 /// The processor that figures are from, in words.
 pub fn processor() -> String {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
