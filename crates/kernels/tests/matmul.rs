@@ -386,7 +386,7 @@ fn an_adapter_continues_the_sum() {
             }
             let (x, h, factor) = (random.floats(n * inputs), random.floats(n * rank), random.floats(rank * outputs));
             let (bias, by) = (random.floats(outputs), random.floats(rank * inputs));
-            for (isa, precision) in isas().into_iter().flat_map(|isa| PRECISIONS.map(|precision| (isa, precision))) {
+            for (isa, precision) in isas().flat_map(|isa| PRECISIONS.map(|precision| (isa, precision))) {
                 for threads in [1, 3] {
                     let pool = Pool::new(threads).unwrap();
                     let shape = Shape { ty: BlockType::F32, rows, cols, n, rank };

@@ -10,7 +10,7 @@ use super::{Budget, DataSource, Schedule};
 use crate::error::{Error, Result};
 use crate::graph::LoraSpec;
 use crate::model::Source;
-use crate::plan::{Machine, Mode, PolicyName, States};
+use crate::plan::{Machine, Mode, PolicyName, Rates, States};
 
 /// Where the adapter comes from.
 #[derive(Clone, Debug)]
@@ -88,6 +88,8 @@ pub struct RunOptions {
     pub threads: Option<usize>,
     /// What matrix inputs are rounded to.
     pub precision: PrecisionChoice,
+    /// How fast the machine is, where that was measured earlier; it is measured afresh when `None`.
+    pub rates: Option<Rates>,
 }
 
 impl RunOptions {
