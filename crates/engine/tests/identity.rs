@@ -117,7 +117,7 @@ fn gradients_in_f32_do_not_depend_on_the_instruction_set() {
             bits(case.gradients())
         };
         let scalar = run(Isa::Scalar);
-        for isa in [Isa::Avx2, Isa::Avx512, Isa::Amx].into_iter().filter(|isa| isa.available()) {
+        for isa in Isa::ALL.iter().copied().filter(|isa| isa.available()) {
             assert_eq!(scalar, run(isa), "{case} on {}", isa.name());
         }
     }

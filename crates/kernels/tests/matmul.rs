@@ -7,11 +7,10 @@ use pocketune_kernels::dequant::dequantize_row;
 use pocketune_kernels::matmul::{self, Ctx, Precision, Start, Weight};
 use pocketune_kernels::{BlockType, Isa, Pool};
 
-const ISAS: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
 const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
 
 fn isas() -> impl Iterator<Item = Isa> {
-    ISAS.into_iter().filter(|isa| isa.available())
+    Isa::ALL.iter().copied().filter(|isa| isa.available())
 }
 
 /// A small generator (SplitMix64): every test's data is a function of its seed.
@@ -216,7 +215,7 @@ fn matches_naive_and_scalar(op: Op) {
                         // An f32 chain loses at most an epsilon of the magnitudes per step; it is far better in practice.
                         assert!(error <= 1e-5 * size + 1e-12, "{what}: element {i} is {got}, should be {sum}");
                     }
-                    if isa != Isa::Amx || precision == Precision::F32 {
+                    if !isa.multiplies_bf16() || precision == Precision::F32 {
                         assert!(same_bits(&got, &scalar), "{what}: other bits than the scalar reference");
                     }
                 }
@@ -379,7 +378,7 @@ fn scratch_grows_with_n_only_and_stays_small() {
         let tn = matmul::tn_scratch(n, 128, 11008, 8, isa, precision);
         [nt(151_936, 11_008), nn(151_936, 11_008), nt(8, 256), nn(8, 256), tn]
     };
-    for isa in ISAS {
+    for &isa in Isa::ALL {
         for precision in PRECISIONS {
             let mut last = f(0, isa, precision);
             for n in [1, 2, 7, 33, 100, 512, 513, 4096, 100_000] {

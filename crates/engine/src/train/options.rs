@@ -104,7 +104,7 @@ impl RunOptions {
         let precision = match self.precision {
             PrecisionChoice::F32 => Precision::F32,
             PrecisionChoice::Bf16 => Precision::Bf16,
-            PrecisionChoice::Auto if isa == Isa::Amx => Precision::Bf16,
+            PrecisionChoice::Auto if isa.multiplies_bf16() => Precision::Bf16,
             PrecisionChoice::Auto => Precision::F32,
         };
         Ok(Machine { threads, isa, precision })

@@ -1,0 +1,102 @@
+//! The products on `bfmmla` against its definition, bit for bit: a scalar emulation of what Arm says the instruction computes, from
+//! inputs that the `half` crate rounded. The other tests hold the same products to f64 within rounding.
+#![cfg(target_arch = "aarch64")]
+
+use half::bf16;
+use pocketune_kernels::matmul::{self, Ctx, Precision, Start, Weight};
+use pocketune_kernels::philox::Philox;
+use pocketune_kernels::{Isa, Pool};
+
+fn random(stream: u64, len: usize) -> Vec<f32> {
+    let numbers = Philox::new(13, stream);
+    (0..len as u64).map(|i| numbers.uniform(i) * 4.0 - 2.0).collect()
+}
+
+/// `a + b` rounded to odd: cut off, and the last bit set where anything was; what is subnormal then is zero.
+fn add_to_odd(a: f32, b: f32) -> f32 {
+    let (a, b) = (f64::from(a), f64::from(b));
+    let sum = a + b;
+    // What the sum in f64 lost, exactly.
+    let shadow = sum - a;
+    let lost = (a - (sum - shadow)) + (b - shadow);
+    let mut bits = sum.to_bits();
+    if lost != 0.0 && bits & 1 == 0 {
+        // Cutting off lies one below a sum that was rounded away from zero; its last bit is odd then, as it is after setting it.
+        bits = if (lost < 0.0) == (sum < 0.0) { bits | 1 } else { bits - 1 };
+    }
+    let (sign, exponent, mantissa) = (bits >> 63, (bits >> 52 & 0x7ff) as i64 - 896, bits & ((1 << 52) - 1));
+    if exponent <= 0 {
+        return f32::from_bits((sign << 31) as u32);
+    }
+    assert!(exponent < 255, "the tests' numbers are far from the largest float");
+    let odd = u64::from(mantissa & ((1 << 29) - 1) != 0);
+    f32::from_bits((sign << 31 | (exponent as u64) << 23 | mantissa >> 29 | odd) as u32)
+}
+
+/// `sum = (sum + (p0 + p1)) + (p2 + p3)` by steps of four, zeros after the last; products of two bf16 are exact in f32.
+fn chain(start: f32, terms: &[(f32, f32)]) -> f32 {
+    let round = |x: f32| bf16::from_f32(x).to_f32();
+    terms.chunks(4).fold(start, |sum, step| {
+        let product = |i: usize| step.get(i).map_or(0.0, |&(a, b)| round(a) * round(b));
+        let first = add_to_odd(sum, add_to_odd(product(0), product(1)));
+        add_to_odd(first, add_to_odd(product(2), product(3)))
+    })
+}
+
+#[test]
+fn rounding_to_odd_keeps_what_fits_and_marks_what_does_not() {
+    assert_eq!(add_to_odd(1.5, 2.25), 3.75);
+    let next = |x: f32| f32::from_bits(x.to_bits() + 1);
+    assert_eq!(add_to_odd(1.0, 1e-20), next(1.0));
+    assert_eq!(add_to_odd(next(1.0), 1e-20), next(1.0));
+    assert_eq!(add_to_odd(-1.0, -1e-20), -next(1.0));
+    assert_eq!(add_to_odd(1.0, -1e-20), f32::from_bits(1.0_f32.to_bits() - 1));
+    assert_eq!(add_to_odd(f32::MIN_POSITIVE, -f32::MIN_POSITIVE * 0.75), 0.0);
+}
+
+#[test]
+fn every_product_has_the_bits_of_the_instructions_definition() {
+    if !Isa::NeonBf16.available() {
+        println!("skipped: this processor has no bfmmla");
+        return;
+    }
+    for (m, n, k) in
+        [(1, 1, 1), (3, 5, 7), (8, 8, 4), (9, 17, 33), (8, 64, 512), (13, 67, 523), (520, 9, 11), (5, 3, 1100)]
+    {
+        let (a, b, before, bias) = (random(1, m * k), random(2, n * k), random(3, m * n), random(4, n));
+        let transposed = |x: &[f32], rows: usize, cols: usize| -> Vec<f32> {
+            (0..rows * cols).map(|at| x[at % rows * cols + at / rows]).collect()
+        };
+        let (a_t, b_t) = (transposed(&a, m, k), transposed(&b, n, k));
+        for start in [Start::Zero, Start::Bias(&bias), Start::Output] {
+            let mut want = Vec::new();
+            for i in 0..m {
+                for j in 0..n {
+                    let first = match start {
+                        Start::Zero => 0.0,
+                        Start::Bias(bias) => bias[j],
+                        Start::Output => before[i * n + j],
+                    };
+                    let terms: Vec<_> = (0..k).map(|at| (a[i * k + at], b[j * k + at])).collect();
+                    want.push(chain(first, &terms).to_bits());
+                }
+            }
+            let pool = Pool::new(2).unwrap();
+            let mut scratch = vec![f32::NAN; 1 << 20];
+            let (isa, precision) = (Isa::NeonBf16, Precision::Bf16);
+            let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
+            for op in ["nt", "nn", "tn"] {
+                let mut out = before.clone();
+                match op {
+                    "nt" => matmul::nt(&mut ctx, Weight::f32(n, k, &b), &a, m, &mut out, start),
+                    "nn" => matmul::nn(&mut ctx, Weight::f32(k, n, &b_t), &a, m, &mut out, start),
+                    _ => matmul::tn(&mut ctx, &a_t, &b_t, k, m, n, &mut out, start),
+                }
+                for (at, (got, want)) in out.iter().zip(&want).enumerate() {
+                    let wanted = f32::from_bits(*want);
+                    assert_eq!(got.to_bits(), *want, "{op} {m}x{n}x{k}: element {at} is {got}, should be {wanted}");
+                }
+            }
+        }
+    }
+}
