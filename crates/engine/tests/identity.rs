@@ -58,8 +58,15 @@ fn policies() -> impl Strategy<Value = Policy> {
     )
 }
 
+/// 64 cases of each property, or `PROPTEST_CASES`: an emulated processor takes minutes for so many.
+fn config() -> ProptestConfig {
+    let default = ProptestConfig::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { 64 };
+    ProptestConfig { cases, ..default }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn gradients_do_not_depend_on_policy_threads_or_pieces(

@@ -3,9 +3,10 @@
 #![cfg(target_arch = "aarch64")]
 
 use half::bf16;
+use pocketune_kernels::blocks::dequantize;
 use pocketune_kernels::matmul::{self, Ctx, Precision, Start, Weight};
 use pocketune_kernels::philox::Philox;
-use pocketune_kernels::{Isa, Pool};
+use pocketune_kernels::{BlockType, Isa, Pool};
 
 fn random(stream: u64, len: usize) -> Vec<f32> {
     let numbers = Philox::new(13, stream);
@@ -54,10 +55,62 @@ fn rounding_to_odd_keeps_what_fits_and_marks_what_does_not() {
     assert_eq!(add_to_odd(f32::MIN_POSITIVE, -f32::MIN_POSITIVE * 0.75), 0.0);
 }
 
+/// Whether there is such a processor; a test without one says so.
+fn available() -> bool {
+    let available = Isa::NeonBf16.available();
+    if !available {
+        println!("skipped: this processor has no bfmmla");
+    }
+    available
+}
+
+/// Runs `product` with scratch memory full of NaN.
+fn with_ctx(product: impl FnOnce(&mut Ctx)) {
+    let (pool, mut scratch) = (Pool::new(2).unwrap(), vec![f32::NAN; 1 << 20]);
+    product(&mut Ctx { pool: &pool, isa: Isa::NeonBf16, precision: Precision::Bf16, scratch: &mut scratch });
+}
+
+#[test]
+fn weights_of_every_block_type_are_rounded_as_they_are_dequantised() {
+    if !available() {
+        return;
+    }
+    for ty in BlockType::ALL {
+        let (rows, cols, n) = (19, 2 * ty.block_len().max(32), 3);
+        // Any bytes, but scales (the first or the last two, and the third and fourth) that are small positive half floats.
+        let numbers = Philox::new(17, ty.block_bytes() as u64);
+        let mut data: Vec<u8> =
+            (0..rows * ty.row_bytes(cols).unwrap() as u64).map(|i| (numbers.uniform(i) * 256.0) as u8).collect();
+        for block in data.chunks_exact_mut(ty.block_bytes()) {
+            let tops = [ty.block_bytes() - 1, 1, 3];
+            tops.into_iter().filter(|&at| at < block.len()).for_each(|at| block[at] = 0x20 | block[at] & 7);
+        }
+        let mut w = vec![0.0; rows * cols];
+        dequantize(ty, &data, &mut w);
+        assert!(
+            w.iter().all(|w| w.is_finite())
+                && w.iter().any(|w| bf16::from_f32(*w).to_f32() != *w) == (ty != BlockType::BF16)
+        );
+        let (x, g) = (random(1, n * cols), random(2, n * rows));
+        let (mut y, mut gx) = (vec![0.0; n * rows], vec![0.0; n * cols]);
+        with_ctx(|ctx| matmul::nt(ctx, Weight::new(ty, rows, cols, &data), &x, n, &mut y, Start::Zero));
+        with_ctx(|ctx| matmul::nn(ctx, Weight::new(ty, rows, cols, &data), &g, n, &mut gx, Start::Zero));
+        for i in 0..n {
+            for j in 0..rows {
+                let terms: Vec<_> = (0..cols).map(|k| (x[i * cols + k], w[j * cols + k])).collect();
+                assert_eq!(y[i * rows + j].to_bits(), chain(0.0, &terms).to_bits(), "nt {} {i} {j}", ty.name());
+            }
+            for j in 0..cols {
+                let terms: Vec<_> = (0..rows).map(|k| (g[i * rows + k], w[k * cols + j])).collect();
+                assert_eq!(gx[i * cols + j].to_bits(), chain(0.0, &terms).to_bits(), "nn {} {i} {j}", ty.name());
+            }
+        }
+    }
+}
+
 #[test]
 fn every_product_has_the_bits_of_the_instructions_definition() {
-    if !Isa::NeonBf16.available() {
-        println!("skipped: this processor has no bfmmla");
+    if !available() {
         return;
     }
     for (m, n, k) in
@@ -81,17 +134,13 @@ fn every_product_has_the_bits_of_the_instructions_definition() {
                     want.push(chain(first, &terms).to_bits());
                 }
             }
-            let pool = Pool::new(2).unwrap();
-            let mut scratch = vec![f32::NAN; 1 << 20];
-            let (isa, precision) = (Isa::NeonBf16, Precision::Bf16);
-            let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
             for op in ["nt", "nn", "tn"] {
                 let mut out = before.clone();
-                match op {
-                    "nt" => matmul::nt(&mut ctx, Weight::f32(n, k, &b), &a, m, &mut out, start),
-                    "nn" => matmul::nn(&mut ctx, Weight::f32(k, n, &b_t), &a, m, &mut out, start),
-                    _ => matmul::tn(&mut ctx, &a_t, &b_t, k, m, n, &mut out, start),
-                }
+                with_ctx(|ctx| match op {
+                    "nt" => matmul::nt(ctx, Weight::f32(n, k, &b), &a, m, &mut out, start),
+                    "nn" => matmul::nn(ctx, Weight::f32(k, n, &b_t), &a, m, &mut out, start),
+                    _ => matmul::tn(ctx, &a_t, &b_t, k, m, n, &mut out, start),
+                });
                 for (at, (got, want)) in out.iter().zip(&want).enumerate() {
                     let wanted = f32::from_bits(*want);
                     assert_eq!(got.to_bits(), *want, "{op} {m}x{n}x{k}: element {at} is {got}, should be {wanted}");
