@@ -79,11 +79,14 @@ fn weights_of_every_block_type_are_rounded_as_they_are_dequantised() {
         let (rows, cols, n) = (19, 2 * ty.block_len().max(32), 3);
         // Any bytes, but scales (the first or the last two, and the third and fourth) that are small positive half floats.
         let numbers = Philox::new(17, ty.block_bytes() as u64);
-        let mut data: Vec<u8> =
-            (0..rows * ty.row_bytes(cols).unwrap() as u64).map(|i| (numbers.uniform(i) * 256.0) as u8).collect();
+        let bytes = rows * ty.row_bytes(cols).unwrap();
+        let mut data: Vec<u8> = (0..bytes).map(|i| (numbers.uniform(i as u64) * 256.0) as u8).collect();
         for block in data.chunks_exact_mut(ty.block_bytes()) {
-            let tops = [ty.block_bytes() - 1, 1, 3];
-            tops.into_iter().filter(|&at| at < block.len()).for_each(|at| block[at] = 0x20 | block[at] & 7);
+            for at in [ty.block_bytes() - 1, 1, 3] {
+                if let Some(top) = block.get_mut(at) {
+                    *top = 0x20 | *top & 7;
+                }
+            }
         }
         let mut w = vec![0.0; rows * cols];
         dequantize(ty, &data, &mut w);

@@ -240,6 +240,36 @@ fn tn_matches_f64_and_the_bits_of_the_scalar_reference() {
 }
 
 #[test]
+fn rounding_inputs_to_bf16_moves_no_element_by_more_than_a_fiftieth() {
+    for (op, ty, rows, cols, n) in [
+        (Op::Nt, BlockType::F32, 37, 523, 9),
+        (Op::Nn, BlockType::F32, 523, 37, 9),
+        (Op::Tn, BlockType::F32, 301, 37, 9),
+        (Op::Nt, BlockType::Q4_K, 37, 512, 9),
+        (Op::Nn, BlockType::Q8_0, 301, 64, 9),
+    ] {
+        let mut case = Case::new(op, ty, rows, cols, n);
+        if ty == BlockType::F32 {
+            // Without signs nothing cancels, and an element is as large as what went into it.
+            case.left.iter_mut().for_each(|x| *x = x.abs());
+            case.data.as_chunks_mut::<4>().0.iter_mut().for_each(|x| x[3] &= 0x7f);
+        }
+        let exact = case.naive(Precision::F32, 0);
+        for isa in isas() {
+            for (got, &(sum, size)) in case.run(isa, Precision::Bf16, 2, 0).iter().zip(&exact) {
+                assert!(ty != BlockType::F32 || sum == size);
+                assert!(
+                    (f64::from(*got) - sum).abs() <= 2e-2 * size,
+                    "{op:?} {} {}: {got} for {sum}",
+                    isa.name(),
+                    ty.name()
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn the_number_of_threads_changes_no_bit() {
     for (op, ty, rows, cols, n) in [
         (Op::Nt, BlockType::Q4_1, 133, 1312, 101),
