@@ -141,7 +141,7 @@ pub struct RunArgs {
     /// What matrix inputs are rounded to; auto takes bf16 where the processor multiplies it.
     #[arg(long, value_enum, default_value_t = PrecisionArg::Auto)]
     pub precision: PrecisionArg,
-    /// Threads [default: as many as the process may use].
+    /// Threads [default: the big cores that the process may use, within its quota].
     #[arg(long)]
     pub threads: Option<usize>,
     /// Memory for the whole process: 512MiB, 1.5GB, 50%, or min [default: what is available now, less a tenth].
