@@ -96,8 +96,8 @@ fn weights_of_every_block_type_are_rounded_as_they_are_dequantised() {
         );
         let (x, g) = (random(1, n * cols), random(2, n * rows));
         let (mut y, mut gx) = (vec![0.0; n * rows], vec![0.0; n * cols]);
-        with_ctx(|ctx| matmul::nt(ctx, Weight::new(ty, rows, cols, &data), &x, n, &mut y, Start::Zero));
-        with_ctx(|ctx| matmul::nn(ctx, Weight::new(ty, rows, cols, &data), &g, n, &mut gx, Start::Zero));
+        with_ctx(|ctx| matmul::nt(ctx, Weight::new(ty, rows, cols, &data), &x, n, &mut y, Start::Zero, None));
+        with_ctx(|ctx| matmul::nn(ctx, Weight::new(ty, rows, cols, &data), &g, n, &mut gx, Start::Zero, None));
         for i in 0..n {
             for j in 0..rows {
                 let terms: Vec<_> = (0..cols).map(|k| (x[i * cols + k], w[j * cols + k])).collect();
@@ -140,8 +140,8 @@ fn every_product_has_the_bits_of_the_instructions_definition() {
             for op in ["nt", "nn", "tn"] {
                 let mut out = before.clone();
                 with_ctx(|ctx| match op {
-                    "nt" => matmul::nt(ctx, Weight::f32(n, k, &b), &a, m, &mut out, start),
-                    "nn" => matmul::nn(ctx, Weight::f32(k, n, &b_t), &a, m, &mut out, start),
+                    "nt" => matmul::nt(ctx, Weight::f32(n, k, &b), &a, m, &mut out, start, None),
+                    "nn" => matmul::nn(ctx, Weight::f32(k, n, &b_t), &a, m, &mut out, start, None),
                     _ => matmul::tn(ctx, &a_t, &b_t, k, m, n, &mut out, start),
                 });
                 for (at, (got, want)) in out.iter().zip(&want).enumerate() {
