@@ -160,10 +160,10 @@ impl Clock<'_> {
             }
             Instr::LoraDown { a, .. } | Instr::LoraDownBackward { a, .. } => thin = 2.0 * n * param(a),
             Instr::Attention { heads, .. } | Instr::CachedAttention { heads, .. } => {
-                attended = 4.0 * n * seen(heads.window, length) * (heads.queries * heads.d) as f64;
+                attended = 4.0 * n * heads.window.mean(length as f64) * (heads.queries * heads.d) as f64;
             }
             Instr::AttentionBackward { heads, .. } => {
-                attended = 14.0 * n * seen(heads.window, length) * (heads.queries * heads.d) as f64;
+                attended = 14.0 * n * heads.window.mean(length as f64) * (heads.queries * heads.d) as f64;
             }
             Instr::CrossEntropy { weight, loss, gx, .. } => {
                 time.loss += loss_seconds(graph, weight, loss, n, gx.is_some(), rates);
@@ -229,10 +229,4 @@ pub fn loss_seconds(graph: &Graph, weight: WeightId, loss: Loss, n: f64, trains:
     let pieces = (n / (loss.rows as f64).min(n)).ceil();
     products * (2.0 * n * numbers / rates.product + (pieces - 1.0) * numbers / rates.dequantise)
         + (products + 1.0) * 4.0 * n * decl.rows as f64 / rates.pass
-}
-
-/// Keys that a query of a record of `length` tokens sees on average.
-fn seen(window: Option<usize>, length: usize) -> f64 {
-    let all = (length as f64 + 1.0) / 2.0;
-    window.map_or(all, |window| all.min(window as f64))
 }
