@@ -1,10 +1,16 @@
 //! `pocketune-bench`: writes models of real shapes with random weights, data for them, and measures `pocketune` as its users run
-//! it, from outside. It trains nothing itself, and it refuses to take the engine's own word for what a run holds.
+//! it, from outside. What it trains itself, it trains to be timed; and it refuses to take the engine's own word for what a run holds.
 
+mod breakdown;
 mod failure;
 mod gguf;
 mod memory;
 mod metadata;
+mod peers;
+mod process;
+mod ratios;
+mod stepper;
+mod steps;
 mod tokenizer;
 mod trade;
 mod weights;
@@ -60,6 +66,15 @@ enum Command {
     Memory(memory::Options),
     /// Run steps that keep less and less in turn, and print what memory costs in time.
     Trade(trade::Options),
+    /// Run steps of ours and of PyTorch + PEFT in turn, and print what each took.
+    Peers(peers::Options),
+    /// Time a step by kind of instruction, and estimate how much of it is dequantisation.
+    Breakdown(breakdown::Options),
+    /// Set an exact step beside two forward passes, longer records beside shorter ones, and two threads beside one.
+    Ratios(ratios::Options),
+    /// Run as many steps as each line of standard input says; for `peers`.
+    #[command(hide = true)]
+    Steps(steps::Options),
 }
 
 fn main() -> ExitCode {
@@ -72,6 +87,10 @@ fn main() -> ExitCode {
         }
         Command::Memory(options) => memory::run(&options),
         Command::Trade(options) => trade::run(&options),
+        Command::Peers(options) => peers::run(&options),
+        Command::Breakdown(options) => breakdown::run(&options),
+        Command::Ratios(options) => ratios::run(&options),
+        Command::Steps(options) => steps::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -92,4 +111,15 @@ fn write_whole(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result
     let mut writer = FolderWriter::open(folder)?;
     writer.file(name, fill)?;
     Ok(writer.commit()?)
+}
+
+/// Prints to standard output; a reader that went away is no reason to stop.
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Prints a line for people.
+fn note(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -6,7 +6,6 @@ mod child;
 mod rows;
 mod verdict;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,7 +14,7 @@ use pocketune::families::shape;
 
 use crate::failure::{Failure, Result};
 use crate::weights::WeightType;
-use crate::{write_data, write_model};
+use crate::{note, process, say, write_data, write_model};
 use child::Measured;
 use rows::Row;
 
@@ -61,7 +60,7 @@ pub fn run(options: &Options) -> Result<()> {
         return Err(Failure::new(format!("{path} is not there; build it, or name it with --pocketune")));
     }
     let about = "batch 1, rank 8 on all seven linears, AdamW, exact gradients, smallest plan";
-    say(&format!("{about}; {}; memory in MB (10^6 bytes)\n\n{HEAD}", processor()));
+    say(&format!("{about}; {}; memory in MB (10^6 bytes)\n\n{HEAD}", process::processor()));
     let mut faults = 0;
     for row in &rows {
         let (cells, ok) = match measure(options, row, &pocketune) {
@@ -100,23 +99,4 @@ fn measure(options: &Options, row: &Row, pocketune: &Path) -> Result<Measured> {
     command.args(["--log-format", "jsonl", "--steps-per-report", "1", "--max-seq-length", &row.seq.to_string()]);
     command.args(&options.more);
     child::run(command, scratch.path())
-}
-
-/// The processor that the figures are from, in words.
-fn processor() -> String {
-    let threads = std::thread::available_parallelism().map_or(1, Into::into);
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("an unknown processor");
-    format!("{}, {threads} threads", model.trim_start_matches([' ', '\t', ':']))
-}
-
-/// Prints to standard output; a reader that went away is no reason to stop.
-fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-}
-
-/// Prints a line for people.
-fn note(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -5,20 +5,19 @@
 mod drawing;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
-use pocketune::backend::{Batch, Cpu, NO_LABEL, Rule, Weights};
+use pocketune::backend::{Cpu, Weights};
 use pocketune::families::{Config, shape};
 use pocketune::graph::{Layers, LoraSpec, Target};
 use pocketune::model::{Model, Source};
 use pocketune::plan::{Instr, Keep, Kind, Loss, Mode, Plan, Policy, PolicyName, Spill, States};
 use pocketune::store;
 use pocketune::train::{PrecisionChoice, RunOptions, Task, adapter};
-use pocketune_kernels::attention::Segment;
-use pocketune_kernels::update::AdamW;
 
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
+use crate::process::cpu_time;
+use crate::stepper::{Record, rule};
 use crate::weights::WeightType;
 use crate::write_model;
 use drawing::Point;
@@ -61,7 +60,7 @@ pub fn run(options: &Options) -> Result<()> {
     let model = Model::open(&Source::Path(path.clone()))?;
     let graph = model.config.graph(Some(&lora))?;
     let types = Weights::bind(model.files, &model.config, &graph)?.types();
-    let run = RunOptions { threads: Some(1), precision: PrecisionChoice::Auto };
+    let run = RunOptions { threads: Some(1), precision: PrecisionChoice::Auto, rates: None };
     let mode = Mode::TrainAndUpdate;
     let task = Task::forward(run, &model.config, types, Some(lora), mode, (1, options.seq))?;
     let task = Task { states: States::F32, ..task };
@@ -73,20 +72,14 @@ pub fn run(options: &Options) -> Result<()> {
         adapter::initialise(&mut cpu, &graph, 0);
         cpus.push(cpu);
     }
-    let ids: Vec<u32> = (0..options.seq as u32).map(|i| i * 7919 % 250).collect();
-    let positions: Vec<u32> = (0..options.seq as u32).collect();
-    let labels: Vec<u32> = ids[1..].iter().copied().chain([NO_LABEL]).collect();
-    let segments = [Segment { q_start: 0, q_len: options.seq, k_start: 0, k_len: options.seq }];
-    let batch =
-        Batch { ids: &ids, positions: &positions, labels: &labels, segments: &segments, targets: options.seq - 1 };
+    let record = Record::random(options.seq);
     let mut least = vec![f64::INFINITY; plans.len()];
     for round in 0..=options.rounds {
         for (at, (plan, cpu)) in plans.iter().zip(&mut cpus).enumerate() {
             let step = round as u64 + 1;
-            let rule = Rule::AdamW(AdamW { lr: 1e-4, weight_decay: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, step });
-            let before = cpu_time()?;
-            cpu.run(&plan.program, batch, 0, Some(rule))?;
-            let took = cpu_time()?.saturating_sub(before).as_secs_f64();
+            let before = cpu_time(std::process::id())?;
+            cpu.run(&plan.program, record.batch(), 0, Some(rule(step)))?;
+            let took = cpu_time(std::process::id())?.saturating_sub(before).as_secs_f64();
             // The first round brings pages in.
             if round > 0 {
                 least[at] = least[at].min(took);
@@ -162,12 +155,4 @@ fn print(title: &str, eager: usize, points: &[Point]) {
             point.words
         );
     }
-}
-
-/// CPU time of this thread so far; it is the only one that computes.
-fn cpu_time() -> Result<Duration> {
-    let stat =
-        std::fs::read_to_string("/proc/self/schedstat").map_err(|error| Failure::io("/proc/self/schedstat", error))?;
-    let nanos: u64 = stat.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0);
-    Ok(Duration::from_nanos(nanos))
 }

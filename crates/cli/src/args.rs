@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use pocketune::train::{PrecisionChoice, RunOptions};
 
 /// Fine-tune a language model on the device that holds the data, with exact gradients and a known peak of memory.
 #[derive(Parser)]
@@ -22,6 +23,8 @@ pub enum Command {
     Eval(EvalArgs),
     /// Continue a prompt.
     Generate(GenerateArgs),
+    /// Measure what this machine reaches, and keep it for the planner.
+    Bench(BenchArgs),
     /// Show what a model or adapter file holds.
     Inspect {
         /// A GGUF file, a Hugging Face folder, or an adapter.
@@ -138,12 +141,31 @@ pub struct RunArgs {
     /// What matrix inputs are rounded to; auto takes bf16 where the processor multiplies it.
     #[arg(long, value_enum, default_value_t = PrecisionArg::Auto)]
     pub precision: PrecisionArg,
-    /// Threads [default: as many as the process may use].
+    /// Threads [default: the big cores that the process may use, within its quota].
     #[arg(long)]
     pub threads: Option<usize>,
     /// Memory for the whole process: 512MiB, 1.5GB, 50%, or min [default: what is available now, less a tenth].
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory_budget: Option<String>,
+}
+
+#[derive(Args)]
+pub struct BenchArgs {
+    /// What matrix inputs are rounded to; auto takes bf16 where the processor multiplies it.
+    #[arg(long, value_enum, default_value_t = PrecisionArg::Auto)]
+    pub precision: PrecisionArg,
+    /// Threads [default: as many as the process may use].
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// The folder whose disk is measured [default: this one].
+    #[arg(long, value_name = "DIR")]
+    pub spill_dir: Option<PathBuf>,
+    /// Print as JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Keep no profile.
+    #[arg(long)]
+    pub no_save: bool,
 }
 
 #[derive(Args)]
@@ -246,14 +268,21 @@ impl RunArgs {
         self.memory_budget.as_deref().map_or(Ok(Budget::Available), Budget::parse).map_err(crate::Failure::new)
     }
 
+    /// As the engine takes it, with the rates that were kept for this machine.
+    pub fn options(&self) -> RunOptions {
+        let options = RunOptions { threads: self.threads, precision: self.precision.choice(), rates: None };
+        // An option that can't work is refused where it is used.
+        RunOptions { rates: options.machine().ok().and_then(crate::bench::kept), ..options }
+    }
+}
+
+impl PrecisionArg {
     /// As the engine takes it.
-    pub fn options(&self) -> pocketune::train::RunOptions {
-        use pocketune::train::PrecisionChoice;
-        let precision = match self.precision {
+    pub fn choice(self) -> PrecisionChoice {
+        match self {
             PrecisionArg::Auto => PrecisionChoice::Auto,
             PrecisionArg::F32 => PrecisionChoice::F32,
             PrecisionArg::Bf16 => PrecisionChoice::Bf16,
-        };
-        pocketune::train::RunOptions { threads: self.threads, precision }
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! logic of its own.
 
 mod args;
+mod bench;
 mod demo;
 mod eval;
 mod generate;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(*args),
         Command::Eval(args) => eval::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Bench(args) => bench::run(&args),
         Command::Inspect { file } => {
             pocketune_formats::inspect::describe(&file).map_err(Failure::new).map(|text| say(&text))
         }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pocketune::backend::Outcome;
+use pocketune::backend::{Alone, Outcome};
 use pocketune::graph::{Layers, LoraSpec, Target};
 use pocketune::model::Source;
 use pocketune::plan::{Machine, Plan, PolicyName};
@@ -158,6 +158,7 @@ impl Host for Printer {
                 self.budget = budget.bytes().unwrap_or(None);
                 note(&planned(plan, budget, machine, trainable));
             }
+            (Event::Measured(alone), _) => note(&products_alone(alone)),
             (Event::Validated { iter, outcome }, _) => {
                 note(&format!("Iter {iter}: Val loss {:.3}", mean_loss(outcome)));
             }
@@ -178,6 +179,7 @@ fn json_line(report: &Report) -> String {
         "lr": report.lr.to_string().parse::<f64>().unwrap_or_default(),
         "iters_per_second": report.iters_per_second,
         "tokens_per_second": report.tokens_per_second,
+        "mfu": report.mfu,
         "trained_tokens": report.trained_tokens,
         "peak_rss_bytes": report.peak.total,
         "peak_anon_bytes": report.peak.anon,
@@ -188,14 +190,28 @@ fn json_line(report: &Report) -> String {
 
 fn text_line(report: &Report) -> String {
     format!(
-        "Iter {}: Train loss {:.3}, Learning Rate {:.3e}, It/sec {:.3}, Tokens/sec {:.1}, Trained Tokens {}, Peak mem {:.3} GB\n",
+        "Iter {}: Train loss {:.3}, Learning Rate {:.3e}, It/sec {:.3}, Tokens/sec {:.1}, MFU {}, Trained Tokens {}, Peak mem {:.3} GB\n",
         report.iter,
         report.loss,
         report.lr,
         report.iters_per_second,
         report.tokens_per_second,
+        report.mfu.map_or("unknown".into(), |mfu| format!("{:.1} %", 100.0 * mfu)),
         report.trained_tokens,
         report.peak.total as f64 / 1e9
+    )
+}
+
+/// What MFU is a share of.
+fn products_alone(alone: Alone) -> String {
+    format!(
+        "Products: {}x{} in {} with {} rows reach {:.1} GFLOP/s alone forward, {:.1} backward; MFU is of the faster",
+        alone.rows,
+        alone.cols,
+        alone.ty.name(),
+        alone.n,
+        alone.forward / 1e9,
+        alone.backward / 1e9
     )
 }
 

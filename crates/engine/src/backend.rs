@@ -1,13 +1,14 @@
 //! Runs a program over one arena on this machine's processor. It decides nothing and allocates nothing while it runs.
 
 mod arena;
+pub mod bench;
 mod cpu;
 mod disk;
 mod rates;
 mod weights;
 
 pub use arena::Arena;
-pub use cpu::{Batch, Cpu, EMBED_PIECE, NO_LABEL, Outcome, Rule};
+pub use cpu::{Alone, Batch, Cpu, EMBED_PIECE, NO_LABEL, Outcome, Rule};
 pub use disk::STACK_BYTES as DISK_STACK_BYTES;
-pub use rates::{measure_disk, measure_rates};
+pub use rates::{measure_disk, measure_rates, touch_kernels};
 pub use weights::{FAULT_AROUND, Weights};

@@ -12,6 +12,7 @@ pub mod memory;
 pub mod model;
 pub mod plan;
 pub mod store;
+pub mod threads;
 pub mod train;
 
 pub use error::{Error, Result};

@@ -2,6 +2,7 @@
 //! everything lies. The same program is walked by the simulator, by the reports and by the backend. No data is touched here.
 
 mod emit;
+mod flops;
 mod layout;
 mod memory;
 mod picture;
@@ -11,6 +12,8 @@ mod program;
 mod search;
 mod time;
 
+pub use flops::Flops;
+pub(crate) use flops::{ATTENTION, ATTENTION_BACKWARD};
 pub use layout::{Layout, Span, States};
 pub use memory::{MemoryPlan, Surroundings};
 pub use picture::{Canvas, Sample, picture, ticks};

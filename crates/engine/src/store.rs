@@ -2,10 +2,12 @@
 
 mod atomic;
 mod file;
+mod profile;
 mod spill;
 mod tokens;
 
 pub use atomic::{FolderWriter, check_writable};
 pub use file::{check_file, write_file};
-pub use spill::{outlive_file_limits, spill_file};
+pub use profile::{find_profile, keep_profile, processor};
+pub use spill::{forget, outlive_file_limits, spill_file};
 pub use tokens::{TokenFile, TokenWriter, token};

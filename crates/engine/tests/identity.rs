@@ -43,8 +43,15 @@ fn policies() -> impl Strategy<Value = Policy> {
     )
 }
 
+/// 64 cases of each property, or `PROPTEST_CASES`: an emulated processor takes minutes for so many.
+fn config() -> ProptestConfig {
+    let default = ProptestConfig::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { 64 };
+    ProptestConfig { cases, ..default }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn gradients_do_not_depend_on_policy_threads_or_pieces(
@@ -110,7 +117,7 @@ fn gradients_in_f32_do_not_depend_on_the_instruction_set() {
             bits(case.gradients())
         };
         let scalar = run(Isa::Scalar);
-        for isa in [Isa::Avx2, Isa::Avx512, Isa::Amx].into_iter().filter(|isa| isa.available()) {
+        for isa in Isa::ALL.iter().copied().filter(|isa| isa.available()) {
             assert_eq!(scalar, run(isa), "{case} on {}", isa.name());
         }
     }

@@ -10,7 +10,6 @@ use pocketune_kernels::{BlockType, Isa, Pool};
 
 const N: usize = 256;
 const SHAPES: [(usize, usize); 4] = [(896, 896), (4864, 896), (896, 4864), (576, 1536)];
-const ISAS: [Isa; 3] = [Isa::Avx2, Isa::Avx512, Isa::Amx];
 
 /// Whether the sum runs along the weight's rows (forward) or over them (backward).
 #[derive(Clone, Copy)]
@@ -59,8 +58,8 @@ fn check(op: Op, ctx: &mut Ctx, w: Weight, x: &[f32], y: &mut [f32]) {
 
 fn products(criterion: &mut Criterion) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    for isa in ISAS.into_iter().filter(|isa| isa.available()) {
-        let precision = if isa == Isa::Amx { Precision::Bf16 } else { Precision::F32 };
+    for isa in Isa::ALL.iter().copied().filter(|&isa| isa != Isa::Scalar && isa.available()) {
+        let precision = if isa.multiplies_bf16() { Precision::Bf16 } else { Precision::F32 };
         for threads in if cores > 1 { vec![1, cores] } else { vec![1] } {
             let pool = Pool::new(threads).expect("threads start");
             let mut group = criterion.benchmark_group(format!("{} x{threads}", isa.name()));

@@ -3,10 +3,20 @@
 //! It gives the bits of [`crate::blocks::dequantize`], the reference, which the tests hold it to, and which runs where nothing
 //! faster is written. It does not know what the elements are for.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod layouts;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+
+#[cfg(target_arch = "aarch64")]
+use neon as arch;
+#[cfg(target_arch = "x86_64")]
+use x86 as arch;
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::round;
 
 use crate::{BlockType, Isa};
 
@@ -24,19 +34,21 @@ pub fn dequantize_row(isa: Isa, ty: BlockType, src: &[u8], dst: &mut [f32]) {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { x86::avx2(ty, src, dst) },
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonBf16 => neon::f32(ty, src, dst),
         _ => crate::blocks::dequantize(ty, src, dst),
     }
 }
 
-/// [`dequantize_row`] with each element rounded to bf16, to nearest, ties to even (and subnormals to zero), as bits.
+/// [`dequantize_row`] with each element rounded to bf16, to nearest, ties to even (and subnormals to zero on x86), as bits.
 ///
 /// # Safety
-/// The processor has what [`Isa::Amx`] stands for.
-#[cfg(target_arch = "x86_64")]
+/// The processor has what [`Isa::Amx`] or [`Isa::NeonBf16`] stands for.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) unsafe fn dequantize_row_bf16(ty: BlockType, src: &[u8], dst: &mut [u16]) {
     check(ty, src, dst.len());
     // SAFETY: the caller's promise.
-    unsafe { x86::avx512_bf16(ty, src, dst) }
+    unsafe { arch::bf16(ty, src, dst) }
 }
 
 fn check(ty: BlockType, src: &[u8], len: usize) {

@@ -1,7 +1,7 @@
 //! Which instruction set the kernels use: found at run time, or forced by `POCKETUNE_ISA` (for tests and comparisons).
 
-/// An instruction set that kernels are written for, from the plainest to the most capable of a processor family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// An instruction set that kernels are written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
     /// The reference: plain Rust, any processor.
     Scalar,
@@ -11,9 +11,22 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with BF16, plus AMX-BF16 tiles, for which the kernel granted tile data.
     Amx,
+    /// Any 64-bit Arm.
+    Neon,
+    /// 64-bit Arm with BF16: `bfmmla` and `bfcvtn`.
+    NeonBf16,
 }
 
 impl Isa {
+    /// Those of this architecture, from the plainest to the most capable: each has all that the ones before it have.
+    pub const ALL: &'static [Isa] = if cfg!(target_arch = "x86_64") {
+        &[Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx]
+    } else if cfg!(target_arch = "aarch64") {
+        &[Isa::Scalar, Isa::Neon, Isa::NeonBf16]
+    } else {
+        &[Isa::Scalar]
+    };
+
     /// The name used in `POCKETUNE_ISA` and in reports.
     pub const fn name(self) -> &'static str {
         match self {
@@ -21,12 +34,20 @@ impl Isa {
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Amx => "amx",
+            Isa::Neon => "neon",
+            Isa::NeonBf16 => "neon-bf16",
         }
+    }
+
+    /// Whether it multiplies matrices of bf16 faster than those of f32.
+    pub const fn multiplies_bf16(self) -> bool {
+        matches!(self, Isa::Amx | Isa::NeonBf16)
     }
 
     /// Whether this processor runs `self`.
     pub fn available(self) -> bool {
-        self <= Self::best()
+        let place = |isa| Self::ALL.iter().position(|&other| other == isa);
+        place(self).is_some_and(|at| Some(at) <= place(Self::best()))
     }
 
     /// The most capable instruction set of this processor.
@@ -50,6 +71,9 @@ impl Isa {
                 return Isa::Avx2;
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        return if std::arch::is_aarch64_feature_detected!("bf16") { Isa::NeonBf16 } else { Isa::Neon };
+        #[cfg(not(target_arch = "aarch64"))]
         Isa::Scalar
     }
 
@@ -58,15 +82,19 @@ impl Isa {
     /// # Errors
     /// The sentence to show when the variable names something unknown or something this processor lacks.
     pub fn detect() -> Result<Self, String> {
-        let best = Self::best();
-        let Ok(wanted) = std::env::var("POCKETUNE_ISA") else {
-            return Ok(best);
-        };
-        let all = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
-        match all.into_iter().find(|isa| isa.name() == wanted) {
-            Some(isa) if isa <= best => Ok(isa),
-            Some(_) => Err(format!("POCKETUNE_ISA={wanted}: this processor has {} at most", best.name())),
-            None => Err(format!("POCKETUNE_ISA={wanted}: not one of scalar, avx2, avx512, amx")),
+        match std::env::var("POCKETUNE_ISA") {
+            Ok(wanted) => Self::named(&wanted).map_err(|fault| format!("POCKETUNE_ISA={wanted}: {fault}")),
+            Err(_) => Ok(Self::best()),
+        }
+    }
+
+    /// The one called `name`, or what is wrong with asking for it.
+    fn named(name: &str) -> Result<Self, String> {
+        let names = || Self::ALL.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", ");
+        match Self::ALL.iter().find(|isa| isa.name() == name) {
+            Some(isa) if isa.available() => Ok(*isa),
+            Some(_) => Err(format!("this processor has {} at most", Self::best().name())),
+            None => Err(format!("not one of {} ({} has no other)", names(), std::env::consts::ARCH)),
         }
     }
 }
@@ -91,4 +119,34 @@ fn amx_granted() -> bool {
 #[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
 fn amx_granted() -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_architecture_has_its_own_sets_and_refuses_those_of_another_by_name() {
+        let everywhere = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Neon, Isa::NeonBf16];
+        assert!(Isa::Scalar.available() && Isa::best().available());
+        for isa in everywhere {
+            let named = Isa::named(isa.name());
+            if isa.available() {
+                assert_eq!(named, Ok(isa));
+            } else if Isa::ALL.contains(&isa) {
+                assert_eq!(named, Err(format!("this processor has {} at most", Isa::best().name())));
+            } else {
+                let fault = named.unwrap_err();
+                for known in Isa::ALL {
+                    assert!(fault.contains(known.name()), "{fault}");
+                }
+                assert!(fault.contains(std::env::consts::ARCH) && !fault.contains('\n'), "{fault}");
+            }
+        }
+        assert!(Isa::named("nonsense").is_err());
+        #[cfg(target_arch = "x86_64")]
+        assert!(Isa::ALL.contains(&Isa::Amx) && !Isa::Neon.available() && !Isa::NeonBf16.available());
+        #[cfg(target_arch = "aarch64")]
+        assert!(Isa::Neon.available() && !Isa::Avx2.available() && !Isa::Amx.available());
+    }
 }

@@ -3,7 +3,8 @@
 //!
 //! In f32 every output element is one chain `sum = fma(a_k, b_k, sum)` over ascending `k` that begins at its [`Start`], on every
 //! instruction set and for every tiling, batching and number of threads: lanes and threads run over outputs, never over `k`.
-//! In bf16 both inputs are rounded first; AMX then sums 32 products at a time, in ascending blocks, again whatever the tiling.
+//! In bf16 both inputs are rounded first; AMX then sums 32 products at a time, in ascending blocks, again whatever the tiling, and
+//! `bfmmla` four, as two pairs.
 //! Nothing here allocates, and no weight is ever dequantised whole: each thread holds one panel of it.
 
 #[cfg(target_arch = "x86_64")]
@@ -12,15 +13,19 @@ mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-#[cfg(target_arch = "x86_64")]
+#[cfg(target_arch = "aarch64")]
+mod bfmmla;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod lanes;
-#[cfg(target_arch = "x86_64")]
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod out;
 mod product;
 mod reference;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod split;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod tiled;
 mod vector;
 
@@ -82,14 +87,22 @@ impl<'a> Weight<'a> {
 
     /// Asks for the blocks of columns `from..to` of `row`, if there is such a row, because they are read soon. Parts of rows lie too
     /// far apart for a processor to guess the next one.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[inline(always)]
     fn fetch(&self, row: usize, from: usize, to: usize) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         if row < self.rows {
             for line in self.blocks(row, from, to).chunks(64) {
+                let at = line.as_ptr();
+                #[cfg(target_arch = "x86_64")]
                 // SAFETY: a hint; it faults at no address.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+                unsafe {
+                    std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+                }
+                #[cfg(target_arch = "aarch64")]
+                // SAFETY: a hint; it faults at no address.
+                unsafe {
+                    std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags));
+                }
             }
         }
     }

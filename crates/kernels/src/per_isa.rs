@@ -1,5 +1,5 @@
 //! Compiles one Rust body for each instruction set. The compiler never reorders float arithmetic, so the vectorised copies
-//! give the bits of the scalar one.
+//! give the bits of the scalar one. On 64-bit Arm there is one copy: NEON and its fused multiply-add are part of every such processor.
 
 /// `per_isa!(pub fn name(args) = body)` makes `name(isa, args)`, which runs `body(args)` compiled for `isa`. `body` must be
 /// `#[inline(always)]`, as everything hot that it calls. A second body, after `or`, is for processors with narrower or fewer registers

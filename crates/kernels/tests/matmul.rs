@@ -7,11 +7,10 @@ use pocketune_kernels::dequant::dequantize_row;
 use pocketune_kernels::matmul::{self, Ctx, Low, LowRank, Precision, Shape, Start, Weight};
 use pocketune_kernels::{BlockType, Isa, Pool};
 
-const ISAS: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
 const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
 
 fn isas() -> impl Iterator<Item = Isa> {
-    ISAS.into_iter().filter(|isa| isa.available())
+    Isa::ALL.iter().copied().filter(|isa| isa.available())
 }
 
 /// A small generator (SplitMix64): every test's data is a function of its seed.
@@ -216,7 +215,7 @@ fn matches_naive_and_scalar(op: Op) {
                         // An f32 chain loses at most an epsilon of the magnitudes per step; it is far better in practice.
                         assert!(error <= 1e-5 * size + 1e-12, "{what}: element {i} is {got}, should be {sum}");
                     }
-                    if isa != Isa::Amx || precision == Precision::F32 {
+                    if !isa.multiplies_bf16() || precision == Precision::F32 {
                         assert!(same_bits(&got, &scalar), "{what}: other bits than the scalar reference");
                     }
                 }
@@ -238,6 +237,36 @@ fn nn_matches_f64_and_the_bits_of_the_scalar_reference() {
 #[test]
 fn tn_matches_f64_and_the_bits_of_the_scalar_reference() {
     matches_naive_and_scalar(Op::Tn);
+}
+
+#[test]
+fn rounding_inputs_to_bf16_moves_no_element_by_more_than_a_fiftieth() {
+    for (op, ty, rows, cols, n) in [
+        (Op::Nt, BlockType::F32, 37, 523, 9),
+        (Op::Nn, BlockType::F32, 523, 37, 9),
+        (Op::Tn, BlockType::F32, 301, 37, 9),
+        (Op::Nt, BlockType::Q4_K, 37, 512, 9),
+        (Op::Nn, BlockType::Q8_0, 301, 64, 9),
+    ] {
+        let mut case = Case::new(op, ty, rows, cols, n);
+        if ty == BlockType::F32 {
+            // Without signs nothing cancels, and an element is as large as what went into it.
+            case.left.iter_mut().for_each(|x| *x = x.abs());
+            case.data.as_chunks_mut::<4>().0.iter_mut().for_each(|x| x[3] &= 0x7f);
+        }
+        let exact = case.naive(Precision::F32, 0);
+        for isa in isas() {
+            for (got, &(sum, size)) in case.run(isa, Precision::Bf16, 2, 0).iter().zip(&exact) {
+                assert!(ty != BlockType::F32 || sum == size);
+                assert!(
+                    (f64::from(*got) - sum).abs() <= 2e-2 * size,
+                    "{op:?} {} {}: {got} for {sum}",
+                    isa.name(),
+                    ty.name()
+                );
+            }
+        }
+    }
 }
 
 #[test]
@@ -386,7 +415,7 @@ fn an_adapter_continues_the_sum() {
             }
             let (x, h, factor) = (random.floats(n * inputs), random.floats(n * rank), random.floats(rank * outputs));
             let (bias, by) = (random.floats(outputs), random.floats(rank * inputs));
-            for (isa, precision) in isas().into_iter().flat_map(|isa| PRECISIONS.map(|precision| (isa, precision))) {
+            for (isa, precision) in isas().flat_map(|isa| PRECISIONS.map(|precision| (isa, precision))) {
                 for threads in [1, 3] {
                     let pool = Pool::new(threads).unwrap();
                     let shape = Shape { ty: BlockType::F32, rows, cols, n, rank };
@@ -447,7 +476,7 @@ fn scratch_grows_with_n_only_and_stays_small() {
         let tn = matmul::tn_scratch(n, 128, 11008, 8, isa, precision);
         [nt(151_936, 11_008), nn(151_936, 11_008), nt(8, 256), nn(8, 256), tn]
     };
-    for isa in ISAS {
+    for &isa in Isa::ALL {
         for precision in PRECISIONS {
             let mut last = f(0, isa, precision);
             for n in [1, 2, 7, 33, 100, 512, 513, 4096, 100_000] {

@@ -25,7 +25,7 @@ fn close(name: &str, got: &[f32], want: &[f32], tolerance: f32) {
 /// Runs `run` on every instruction set of this machine with 1, 2 and 4 threads: the bits must agree. Returns the result.
 fn same_bits(name: &str, run: impl Fn(Isa, &Pool) -> Vec<f32>) -> Vec<f32> {
     let first = run(Isa::Scalar, &Pool::new(1).unwrap());
-    for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx].into_iter().filter(|isa| isa.available()) {
+    for isa in Isa::ALL.iter().copied().filter(|isa| isa.available()) {
         for threads in [1, 2, 4] {
             let got = run(isa, &Pool::new(threads).unwrap());
             let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();

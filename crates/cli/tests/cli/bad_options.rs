@@ -88,7 +88,8 @@ fn an_unknown_target_is_refused_with_the_known_ones() {
 #[test]
 fn an_unknown_instruction_set_is_refused_with_the_known_ones() {
     let place = Place::new();
-    let words = ["POCKETUNE_ISA=nonsense", "scalar", "avx2"];
+    let known = if cfg!(target_arch = "x86_64") { "avx2" } else { "scalar" };
+    let words = ["POCKETUNE_ISA=nonsense", "scalar", known];
     train(&place, "").env("POCKETUNE_ISA", "nonsense").refuses(&words);
     let eval = place.pocketune("eval").model(demo()).data(demo_data());
     eval.env("POCKETUNE_ISA", "nonsense").refuses(&words);

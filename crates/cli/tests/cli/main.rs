@@ -8,6 +8,7 @@ mod bad_data;
 mod bad_model;
 mod bad_options;
 mod bad_output;
+mod bench;
 mod budget;
 mod built_in;
 mod chat;

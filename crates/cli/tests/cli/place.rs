@@ -53,7 +53,7 @@ impl Place {
     pub fn pocketune(&self, words: &str) -> Run<'_> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pocketune"));
         command.args(words.split_whitespace()).current_dir(self.0.path()).env("TMPDIR", self.path("tmp"));
-        command.env_remove("RUST_BACKTRACE");
+        command.env("XDG_CACHE_HOME", self.path("cache")).env_remove("RUST_BACKTRACE");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Run { command, place: self }
     }

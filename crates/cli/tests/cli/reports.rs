@@ -38,6 +38,7 @@ fn standard_output_is_one_json_object_a_report_with_every_field() {
         assert!((report["lr"].as_f64().unwrap() - 1e-3).abs() < 1e-9);
         assert!(report["loss"].as_f64().unwrap() > 0.0);
         assert!(report["tokens_per_second"].as_f64().unwrap() > 0.0);
+        assert!(report["mfu"].as_f64().unwrap() > 0.0);
         let bytes = |name: &str| report[name].as_u64().unwrap_or_else(|| panic!("{name} in {report}"));
         assert!(bytes("planned_peak_bytes") >= bytes("peak_rss_bytes"), "{report}");
         assert!(bytes("peak_rss_bytes") >= bytes("peak_anon_bytes"), "{report}");
@@ -87,4 +88,21 @@ fn trained_tokens_count_every_token_of_every_batch() {
         reports(&said.stdout).iter().map(|report| report["trained_tokens"].as_u64().unwrap()).collect();
     assert_eq!(counts, [4, 11, 15]);
     assert!(said.stderr.contains("Data: 2 records, 11 tokens, the longest 7"), "{}", said.stderr);
+}
+
+#[test]
+fn mfu_is_the_same_work_over_the_time_it_took() {
+    let (place, golden) = (Place::new(), Golden::new("llama"));
+    let data = place.texts("data.jsonl", &["The same record in every update."]);
+    let said = place
+        .pocketune("train --iters 4 --batch-size 1 --steps-per-report 1 --log-format jsonl")
+        .model(golden.folder(&place))
+        .data(data)
+        .into("adapter")
+        .succeeds();
+    assert!(said.stderr.contains(" GFLOP/s alone forward, "), "{}", said.stderr);
+    let field = |report: &Value, name: &str| report[name].as_f64().unwrap();
+    let shares: Vec<f64> =
+        reports(&said.stdout).iter().map(|report| field(report, "mfu") / field(report, "iters_per_second")).collect();
+    assert!(shares[0] > 0.0 && shares.iter().all(|share| (share / shares[0] - 1.0).abs() < 1e-9), "{shares:?}");
 }

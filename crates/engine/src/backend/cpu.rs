@@ -1,5 +1,7 @@
 //! The interpreter of programs: one match over instructions, each a kernel call on slices of the arena.
 
+mod alone;
+
 use std::ops::Range;
 use std::path::Path;
 
@@ -16,6 +18,8 @@ use crate::error::{Error, Result};
 use crate::graph::{Added, Graph, Norm, ParamId, RopeId, VectorId, WeightId};
 use crate::plan::{Buf, Grad, Instr, Layout, LoraAdd, LoraUp, Loss, Machine, Mode, Program, Span, States};
 use crate::store;
+
+pub use alone::Alone;
 
 /// The label of a row that has none.
 pub const NO_LABEL: u32 = u32::MAX;
@@ -206,6 +210,21 @@ impl Cpu {
     /// # Errors
     /// When the disk fails.
     pub fn run(&mut self, program: &Program, batch: Batch, past: usize, rule: Option<Rule>) -> Result<Outcome> {
+        self.run_watched(program, batch, past, rule, &mut |_| {})
+    }
+
+    /// As [`Cpu::run`], calling `done` after every instruction.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn run_watched(
+        &mut self,
+        program: &Program,
+        batch: Batch,
+        past: usize,
+        rule: Option<Rule>,
+        done: &mut dyn FnMut(&Instr),
+    ) -> Result<Outcome> {
         let n = batch.ids.len();
         assert!(n <= program.tokens, "{n} tokens in a program for {}", program.tokens);
         let mut outcome = Outcome::default();
@@ -225,6 +244,7 @@ impl Cpu {
                 let window = start..(start + rows).min(n);
                 for instr in &program.instrs[at..end] {
                     self.step(program, instr, batch, window.clone(), past, rule, &mut outcome)?;
+                    done(instr);
                 }
                 start += rows;
             }

@@ -232,10 +232,9 @@ impl Config {
         if self.learned.is_some() && self.heads * self.head_dim != self.hidden {
             return Err(format!("{} heads can't share a hidden size of {} evenly", self.heads, self.hidden));
         }
-        if let Some(Learned { rows, offset, types }) = self.learned {
-            if rows <= offset || rows > 1 << 22 || types > 1 << 10 {
-                return Err(format!("{rows} learned positions from {offset} on and {types} token types can't be"));
-            }
+        let beyond = |learned: &Learned| learned.rows <= learned.offset || learned.rows.max(learned.types) > 1 << 22;
+        if let Some(Learned { rows, offset, types }) = self.learned.filter(beyond) {
+            return Err(format!("{rows} learned positions from {offset} on and {types} token types can't be"));
         }
         if self.rope.is_some() && !self.head_dim.is_multiple_of(2) {
             return Err(format!("head dimension {}: rotary positions need an even one", self.head_dim));

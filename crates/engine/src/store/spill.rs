@@ -57,3 +57,15 @@ pub fn spill_file(folder: &Path, bytes: usize) -> Result<File> {
     file.set_len(bytes as u64).map_err(full)?;
     Ok(file)
 }
+
+/// Asks the system to hold nothing of a file in memory, so that the next read comes from the disk; where it can't, that is not known.
+pub fn forget(file: &File) {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        // SAFETY: a plain system call on a descriptor that `file` owns; it is advice.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = file;
+}

@@ -10,7 +10,7 @@ use super::{Budget, DataSource, Schedule};
 use crate::error::{Error, Result};
 use crate::graph::LoraSpec;
 use crate::model::Source;
-use crate::plan::{Machine, Mode, PolicyName, States};
+use crate::plan::{Machine, Mode, PolicyName, Rates, States};
 
 /// Where the adapter comes from.
 #[derive(Clone, Debug)]
@@ -84,10 +84,12 @@ pub enum PrecisionChoice {
 /// How kernels run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunOptions {
-    /// Threads; as many as the process may use when `None`.
+    /// Threads; as many as [`crate::threads`] finds when `None`.
     pub threads: Option<usize>,
     /// What matrix inputs are rounded to.
     pub precision: PrecisionChoice,
+    /// How fast the machine is, where that was measured earlier; it is measured afresh when `None`.
+    pub rates: Option<Rates>,
 }
 
 impl RunOptions {
@@ -103,12 +105,12 @@ impl RunOptions {
                 let fault = "a number of threads lies between 1 and 1024".into();
                 return Err(Error::Option { option: "threads", value: threads.to_string(), fault });
             }
-            None => std::thread::available_parallelism().map_or(1, usize::from),
+            None => crate::threads::default(),
         };
         let precision = match self.precision {
             PrecisionChoice::F32 => Precision::F32,
             PrecisionChoice::Bf16 => Precision::Bf16,
-            PrecisionChoice::Auto if isa == Isa::Amx => Precision::Bf16,
+            PrecisionChoice::Auto if isa.multiplies_bf16() => Precision::Bf16,
             PrecisionChoice::Auto => Precision::F32,
         };
         Ok(Machine { threads, isa, precision })

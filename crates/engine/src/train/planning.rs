@@ -5,7 +5,7 @@ use std::path::Path;
 use pocketune_kernels::BlockType;
 
 use super::{Budget, RunOptions, TrainOptions};
-use crate::backend::{measure_disk, measure_rates};
+use crate::backend::{measure_disk, measure_rates, touch_kernels};
 use crate::error::{Error, Result};
 use crate::families::Config;
 use crate::graph::{Graph, Layers, LoraSpec};
@@ -67,7 +67,10 @@ impl Task {
         (batch, length): (usize, usize),
     ) -> Result<Self> {
         let machine = run.machine()?;
-        let rates = measure_rates(machine);
+        let rates = run.rates.unwrap_or_else(|| measure_rates(machine));
+        if run.rates.is_some() {
+            touch_kernels(machine);
+        }
         memory::trim();
         Ok(Self {
             config: config.clone(),

@@ -8,13 +8,16 @@ use pocketune_kernels::update::{AdamW, Sgd};
 
 use super::planning::Task;
 use super::{Batches, Budget, LoraChoice, Optimizer, Prepared, Rows, TrainOptions, adapter, prepare};
-use crate::backend::{Cpu, Outcome, Rule, Weights};
+use crate::backend::{Alone, Cpu, Outcome, Rule, Weights};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, LoraSpec, ParamId};
 use crate::memory::{self, Peak, Resident};
 use crate::model::Model;
-use crate::plan::{Machine, Mode, Plan, Program};
+use crate::plan::{Flops, Machine, Mode, Plan, Program};
 use crate::store;
+
+/// How long the largest product is run alone, in each direction.
+const ALONE: Duration = Duration::from_millis(30);
 
 /// What a run is handed by its surroundings.
 pub trait Host {
@@ -51,6 +54,8 @@ pub enum Event<'a> {
         /// Trainable numbers.
         trainable: usize,
     },
+    /// The largest product of the step was run alone; what the step reaches is compared with it.
+    Measured(Alone),
     /// The validation set was measured, before the first or after the last update.
     Validated {
         /// Updates done.
@@ -84,6 +89,9 @@ pub struct Report {
     pub iters_per_second: f64,
     /// Tokens a second since the last report.
     pub tokens_per_second: f64,
+    /// Operations a second of the step's products, as a share of what the largest of them reaches alone, where that could be
+    /// measured in the memory of the step.
+    pub mfu: Option<f64>,
     /// Tokens of all updates so far.
     pub trained_tokens: u64,
     /// Peaks of the process so far.
@@ -129,8 +137,12 @@ pub fn train(options: &TrainOptions, host: &mut dyn Host) -> Result<Summary> {
     let mut run = Run::new(options, model, data, folder, peak.look())?;
     let machine = run.machine;
     host.event(Event::Planned { plan: &run.plan, budget: options.budget, machine, trainable: run.graph.trainable() });
+    let alone = run.cpu.product_alone(&run.plan.program, ALONE, &mut || host.now());
+    if let Some(alone) = alone {
+        host.event(Event::Measured(alone));
+    }
     let before = run.validate(0, host)?;
-    let (first_loss, last_loss) = run.steps(options, host, &mut peak)?;
+    let (first_loss, last_loss) = run.steps(options, alone.map(|alone| alone.rate()), host, &mut peak)?;
     let after = run.validate(options.iters, host)?;
     adapter::save(&run.cpu, &run.graph, &run.lora, &options.model.name(), &options.adapter_path)?;
     host.event(Event::Saved(&options.adapter_path));
@@ -146,7 +158,16 @@ struct Run {
     data: Prepared,
     rows: Rows,
     plan: Plan,
+    flops: Flops,
     batch_size: usize,
+}
+
+/// What an update worked on.
+#[derive(Default)]
+struct Work {
+    tokens: u64,
+    /// Operations of its products.
+    flops: f64,
 }
 
 impl Run {
@@ -176,7 +197,8 @@ impl Run {
             Some((folder, saved)) => adapter::load(&mut cpu, &graph, folder, &saved)?,
             None => adapter::initialise(&mut cpu, &graph, options.seed),
         }
-        Ok(Self { machine, graph, lora, cpu, data, rows, plan, batch_size: options.batch_size })
+        let flops = Flops::of(&plan.program, &graph);
+        Ok(Self { machine, graph, lora, cpu, data, rows, plan, flops, batch_size: options.batch_size })
     }
 
     fn validate(&mut self, iter: usize, host: &mut dyn Host) -> Result<Option<Outcome>> {
@@ -187,11 +209,18 @@ impl Run {
         Ok(Some(outcome))
     }
 
-    /// All updates; the first and the last report's loss.
-    fn steps(&mut self, options: &TrainOptions, host: &mut dyn Host, peak: &mut Peak) -> Result<(f64, f64)> {
+    /// All updates; the first and the last report's loss. Products reach `alone` operations a second by
+    /// themselves, where that could be measured.
+    fn steps(
+        &mut self,
+        options: &TrainOptions,
+        alone: Option<f64>,
+        host: &mut dyn Host,
+        peak: &mut Peak,
+    ) -> Result<(f64, f64)> {
         let mut batches = Batches::new(self.data.train.tokens.len(), options.shuffle, options.seed);
         let (mut position, mut trained) = (0_u64, 0_u64);
-        let (mut since, mut losses, mut tokens, mut count) = (host.now(), 0.0, 0_u64, 0_usize);
+        let (mut since, mut losses, mut tokens, mut flops, mut count) = (host.now(), 0.0, 0_u64, 0.0, 0_usize);
         let (mut first_loss, mut last_loss) = (f64::NAN, f64::NAN);
         for iter in 1..=options.iters {
             host.event(Event::Step { iter });
@@ -199,14 +228,15 @@ impl Run {
             if iter == 1 {
                 self.cpu.watch();
             }
-            let (outcome, rows) = self.update(options, &mut batches, &mut position, iter, lr)?;
+            let (outcome, work) = self.update(options, &mut batches, &mut position, iter, lr)?;
             self.check_loss(outcome, &format!("update {iter}"))?;
             if iter == 1 {
                 self.check_gradients()?;
             }
             losses += outcome.loss / outcome.targets.max(1) as f64;
-            tokens += rows;
-            trained += rows;
+            tokens += work.tokens;
+            trained += work.tokens;
+            flops += work.flops;
             count += 1;
             if iter % options.steps_per_report == 0 || iter == options.iters {
                 let seconds = host.now().saturating_sub(since).as_secs_f64().max(1e-9);
@@ -221,17 +251,18 @@ impl Run {
                     lr,
                     iters_per_second: count as f64 / seconds,
                     tokens_per_second: tokens as f64 / seconds,
+                    mfu: alone.map(|alone| flops / seconds / alone),
                     trained_tokens: trained,
                     peak: peak.look(),
                     planned_peak: self.plan.peak(),
                 }));
-                (since, losses, tokens, count) = (host.now(), 0.0, 0, 0);
+                (since, losses, tokens, flops, count) = (host.now(), 0.0, 0, 0.0, 0);
             }
         }
         Ok((first_loss, last_loss))
     }
 
-    /// One update over `accumulation` passes; what it found and how many tokens it read. Gradients are those of the mean over all
+    /// One update over `accumulation` passes; what it found and what it worked on. Gradients are those of the mean over all
     /// targets of the update, however it is cut into passes.
     fn update(
         &mut self,
@@ -240,7 +271,7 @@ impl Run {
         position: &mut u64,
         iter: usize,
         lr: f32,
-    ) -> Result<(Outcome, u64)> {
+    ) -> Result<(Outcome, Work)> {
         let rule = rule(options, iter, lr);
         let file = &self.data.train.tokens;
         let per_pass = options.batch_size as u64;
@@ -255,17 +286,19 @@ impl Run {
         if sums {
             self.cpu.clear_grads();
         }
-        let (mut total, mut rows) = (Outcome::default(), 0);
+        let (mut total, mut work) = (Outcome::default(), Work::default());
         for _ in 0..passes {
             let first = *position;
             self.rows.fill(file, (first..first + per_pass).map(|at| batches.record(at)))?;
             *position += per_pass;
             let targets = if passes > 1 { targets } else { self.rows.targets() };
-            let outcome = self.cpu.run(&self.plan.program, self.rows.batch(targets), 0, Some(rule))?;
+            let batch = self.rows.batch(targets);
+            let outcome = self.cpu.run(&self.plan.program, batch, 0, Some(rule))?;
             total.loss += outcome.loss;
             total.hits += outcome.hits;
             total.targets += outcome.targets;
-            rows += self.rows.tokens() as u64;
+            work.tokens += self.rows.tokens() as u64;
+            work.flops += self.flops.run(batch.segments.iter().map(|record| record.q_len), outcome.targets);
         }
         if sums {
             let limit = options.max_grad_norm.map_or(f64::INFINITY, f64::from);
@@ -273,7 +306,7 @@ impl Run {
             let scale = (limit / (if limit.is_finite() { self.cpu.grad_norm() } else { 0.0 } + 1e-6)).min(1.0);
             self.cpu.apply_grads(rule, scale as f32)?;
         }
-        Ok((total, rows))
+        Ok((total, work))
     }
 
     /// A loss that is not finite has a cause that can be named.

@@ -7,7 +7,7 @@
 use std::arch::x86_64::*;
 
 use super::TILE;
-use super::body::{self, Kit, Read, Task, Work};
+use super::body::{self, Kit, LANES, Read, Task, Work, padded};
 use crate::amx::{K_TILE, Pair, SIDE, Square, Tiles};
 use crate::avx512::{interleave, mask, round, transpose_16};
 use crate::rows::Rows;
@@ -19,6 +19,8 @@ pub(super) struct Amx<'a> {
     /// `d` in whole steps of the sum.
     padded: usize,
     owners: [&'a mut [f32]; 2],
+    /// The owner's rows, pairs interleaved.
+    across: &'a mut [f32],
     left: &'a mut [f32],
     right: &'a mut [f32],
     tiles: Tiles,
@@ -27,7 +29,7 @@ pub(super) struct Amx<'a> {
 impl<'a> Amx<'a> {
     /// Floats for heads of `d` elements.
     pub fn len(d: usize) -> usize {
-        3 * TILE * padded(d) / 2 + TILE * padded(d).max(TILE) / 2
+        3 * TILE * padded(d) / 2 + TILE * padded(d).max(TILE)
     }
 
     /// # Safety
@@ -36,23 +38,33 @@ impl<'a> Amx<'a> {
         let padded = padded(d);
         let (first, rest) = scratch.split_at_mut(TILE * padded / 2);
         let (second, rest) = rest.split_at_mut(TILE * padded / 2);
-        let (left, right) = rest.split_at_mut(TILE * padded / 2);
+        let (across, rest) = rest.split_at_mut(TILE * padded / 2);
+        let (left, right) = rest.split_at_mut(TILE * padded.max(TILE) / 2);
         // SAFETY: the caller's promise.
-        Self { d, padded, owners: [first, second], left, right, tiles: unsafe { Tiles::configure() } }
+        Self { d, padded, owners: [first, second], across, left, right, tiles: unsafe { Tiles::configure() } }
     }
 
-    /// `c (+)= left right` for `m` rows, `n` lanes and `k` of the sum. `left` has rows of `k` (in whole steps) bf16 elements.
-    fn product(&self, (m, n, k): (usize, usize, usize), left: &[f32], right: &[f32], zero: bool, c: &mut [f32]) {
+    /// `c (+)= left right` for `m` rows, `n` columns and `k` of the sum. `left` has rows of `k` (in whole steps) bf16 elements; rows of
+    /// `right` and `c` have `width` of them.
+    #[inline(always)]
+    fn product(
+        &self,
+        (m, n, k): (usize, usize, usize),
+        left: &[f32],
+        (right, width): (&[f32], usize),
+        zero: bool,
+        c: &mut [f32],
+    ) {
         let steps = k.div_ceil(K_TILE);
         let line = steps * K_TILE / 2;
-        assert!(left.len() >= m.next_multiple_of(16) * line && right.len() >= steps * 16 * TILE);
-        assert!(n <= TILE && c.len() >= m.next_multiple_of(16) * TILE);
+        assert!(left.len() >= m.next_multiple_of(16) * line && right.len() >= steps * 16 * width);
+        assert!(n.next_multiple_of(16) <= width && c.len() >= m.next_multiple_of(16) * width);
         for i in (0..m).step_by(SIDE) {
             for j in (0..n).step_by(SIDE) {
                 let rows = Pair { at: left[i * line..].as_ptr(), line, second: 16 * line, step: K_TILE / 2 };
-                let cols = Pair { at: right[j..].as_ptr(), line: TILE, second: 16, step: 16 * TILE };
-                let sums = Square { at: c[i * TILE + j..].as_mut_ptr(), line: TILE };
-                // SAFETY: tiles of 16 rows up to `m`, of 16 lanes up to `n` and of 16 pairs for all steps, checked above.
+                let cols = Pair { at: right[j..].as_ptr(), line: width, second: 16, step: 16 * width };
+                let sums = Square { at: c[i * width + j..].as_mut_ptr(), line: width };
+                // SAFETY: tiles of 16 rows up to `m`, of 16 columns up to `n` and of 16 pairs for all steps, checked above.
                 unsafe { self.tiles.sum(rows, cols, steps, zero, sums, m - i > 16, n - j > 16) };
             }
         }
@@ -80,15 +92,19 @@ pub(super) unsafe fn query_gradient(task: Task, read: Read, gq: &Rows, scratch: 
 /// # Safety
 /// As [`Amx::new`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+pub(super) unsafe fn head_gradients(task: Task, read: Read, gq: &Rows, to: (&Rows, &Rows), scratch: &mut [f32]) {
+    let (work, rest) = Work::cut(scratch, task.heads.d);
+    // SAFETY: the caller's promise.
+    body::head_gradients(&mut unsafe { Amx::new(rest, task.heads.d) }, task, read, gq, to, work);
+}
+
+/// # Safety
+/// As [`Amx::new`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
 pub(super) unsafe fn key_gradient(task: Task, read: Read, gk: &Rows, gv: &Rows, scratch: &mut [f32]) {
     let (work, rest) = Work::cut(scratch, task.heads.d);
     // SAFETY: the caller's promise.
     body::key_gradient(&mut unsafe { Amx::new(rest, task.heads.d) }, task, read, gk, gv, work);
-}
-
-/// `d` in whole steps of the sum.
-const fn padded(d: usize) -> usize {
-    d.next_multiple_of(K_TILE)
 }
 
 impl Kit for Amx<'_> {
@@ -105,7 +121,7 @@ impl Kit for Amx<'_> {
     fn scores(&mut self, slot: usize, y: View, rows: usize, lanes: usize, scores: &mut [f32]) {
         // SAFETY: `new` was promised the instructions.
         unsafe { round_rows(y, rows, self.d, self.left, self.padded / 2) };
-        self.product((rows, lanes, self.d), self.left, self.owners[slot], true, scores);
+        self.product((rows, lanes, self.d), self.left, (self.owners[slot], TILE), true, scores);
     }
 
     #[inline(always)]
@@ -117,7 +133,28 @@ impl Kit for Amx<'_> {
             transpose(&self.right[..line * self.padded], (line, self.padded), self.left);
             interleave_rows(View { data: w, stride: TILE }, rows, lanes, self.right, TILE);
         }
-        self.product((self.d, lanes, rows), self.left, self.right, false, sums);
+        self.product((self.d, lanes, rows), self.left, (self.right, TILE), false, sums);
+    }
+
+    #[inline(always)]
+    fn own_across(&mut self, x: View, rows: usize) {
+        // SAFETY: `new` was promised the instructions.
+        unsafe { interleave_rows(x, rows, self.d, self.across, self.padded) };
+    }
+
+    #[inline(always)]
+    fn across(&mut self, w: &[f32], rows: usize, lanes: usize, c: &mut [f32]) {
+        let line = lanes.next_multiple_of(K_TILE) / 2;
+        // SAFETY: `new` was promised the instructions.
+        unsafe { round_rows(View { data: w, stride: TILE }, rows, lanes, self.left, line) };
+        self.product((rows, self.d, lanes), self.left, (self.across, self.padded), false, c);
+    }
+
+    /// 2 to the power of the whole part of x / ln 2, times a polynomial for the rest: within 3e-6, where a bf16 has 4e-3.
+    #[inline(always)]
+    fn exps(x: [f32; LANES]) -> [f32; LANES] {
+        // SAFETY: `new` was promised the instructions; both types are 64 bytes of plain bits.
+        unsafe { std::mem::transmute(exp_16(std::mem::transmute::<[f32; LANES], __m512>(x))) }
     }
 
     #[inline(always)]
@@ -125,6 +162,23 @@ impl Kit for Amx<'_> {
         // SAFETY: `new` was promised the instructions, and the caller owns the rows.
         unsafe { turn(sums, factor, (rows, self.d), to, at, stride) };
     }
+}
+
+/// See [`Kit::exps`]. A NaN stays one, and minus infinity gives 2^-126.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn exp_16(x: __m512) -> __m512 {
+    let x = _mm512_mul_ps(x, _mm512_set1_ps(std::f32::consts::LOG2_E));
+    // The second operand is the result where one is no number.
+    let x = _mm512_max_ps(_mm512_set1_ps(-126.0), x);
+    let whole = _mm512_roundscale_ps::<0x08>(x);
+    let rest = _mm512_sub_ps(x, whole);
+    // ln 2 to the n over n factorial.
+    let mut p = _mm512_set1_ps(1.333_355_8e-3);
+    for term in [9.618_129e-3, 5.550_411e-2, 2.402_265e-1, 6.931_472e-1, 1.0] {
+        p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(term));
+    }
+    _mm512_scalef_ps(p, whole)
 }
 
 /// Rows of `d` floats as rows of bf16, `line` pairs each; zeros beyond `d`, and in rows up to whole tiles.

@@ -3,15 +3,20 @@
 //! theirs and those of the values. Scores are `[other][owner]`, sums `[element][owner]`; so a maximum or a sum over keys
 //! runs down the rows, and no lane ever needs its neighbour.
 
+use std::array::from_fn;
 use std::ops::Range;
 
 use super::{Heads, Segment, TILE};
-use crate::math::exp;
 use crate::rows::Rows;
 use crate::tile::View;
 
 /// Lanes that are worked on together, in loops of fixed length.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
+
+/// Elements of a head with what rows of [`Kit::across`] have after them.
+pub(super) const fn padded(d: usize) -> usize {
+    d.next_multiple_of(32)
+}
 
 /// Lanes `first..` of a row.
 #[inline(always)]
@@ -24,7 +29,7 @@ fn lanes_of_mut(row: &mut [f32], first: usize) -> &mut [f32; LANES] {
     row[first..].first_chunk_mut().expect("rows have whole groups of lanes")
 }
 
-/// How small products are made.
+/// How small products are made, and exponentials.
 pub(super) trait Kit {
     /// Takes `rows` rows of the owner as operand `slot` (0 or 1) of the scores to come.
     fn own(&mut self, slot: usize, x: View, rows: usize);
@@ -32,6 +37,12 @@ pub(super) trait Kit {
     fn scores(&mut self, slot: usize, y: View, rows: usize, lanes: usize, scores: &mut [f32]);
     /// `sums[e][lane] += z[r][e] w[r][lane]`, summed over `rows` rows.
     fn add(&mut self, z: View, rows: usize, w: &[f32], lanes: usize, sums: &mut [f32]);
+    /// Takes `rows` rows of the owner as the operand of [`Kit::across`].
+    fn own_across(&mut self, x: View, rows: usize);
+    /// `c[r][e] += w[r][lane] x[lane][e]`, summed over the lanes; rows of `c` are as long as [`padded`] says.
+    fn across(&mut self, w: &[f32], rows: usize, lanes: usize, c: &mut [f32]);
+    /// e to the power of each, at least as good as sums of this kit's products; nothing near zero for minus infinity.
+    fn exps(x: [f32; LANES]) -> [f32; LANES];
     /// `to[lane][e] = sums[e][lane] factor[lane]` for `rows` lanes; row `lane` begins at `at + lane stride`, and the caller owns it.
     fn finish(&mut self, sums: &[f32], factor: &[f32; TILE], rows: usize, to: &Rows, at: usize, stride: usize);
 }
@@ -57,27 +68,29 @@ pub(super) struct Task {
     pub head: usize,
 }
 
-/// One thread's memory: two squares of scores and two sums, whose elements come in whole tiles.
+/// One thread's memory: two squares of scores, two sums, and rows on their way to the output, all with whole tiles of elements.
 pub(super) struct Work<'a> {
     scores: &'a mut [f32],
     other: &'a mut [f32],
     sums: [&'a mut [f32]; 2],
+    rows: &'a mut [f32],
 }
 
 impl<'a> Work<'a> {
     /// Floats for heads of `d` elements.
     pub const fn len(d: usize) -> usize {
-        2 * TILE * TILE + 2 * TILE * d.next_multiple_of(LANES)
+        2 * TILE * TILE + 3 * TILE * padded(d)
     }
 
     /// Cut from the front of `scratch`; the rest comes back.
     pub fn cut(scratch: &'a mut [f32], d: usize) -> (Self, &'a mut [f32]) {
-        let d = d.next_multiple_of(LANES);
+        let d = padded(d);
         let (scores, rest) = scratch.split_at_mut(TILE * TILE);
         let (other, rest) = rest.split_at_mut(TILE * TILE);
         let (first, rest) = rest.split_at_mut(TILE * d);
         let (second, rest) = rest.split_at_mut(TILE * d);
-        (Self { scores, other, sums: [first, second] }, rest)
+        let (rows, rest) = rest.split_at_mut(TILE * d);
+        (Self { scores, other, sums: [first, second], rows }, rest)
     }
 }
 
@@ -155,7 +168,7 @@ pub(super) fn forward<K: Kit>(kit: &mut K, task: Task, read: Read, out: &Rows<'_
                 hide(&mut row[..lanes], visible(segment.seeing(key..key + 1, heads.window), &rows), f32::NEG_INFINITY);
             }
         }
-        softmax(&mut scores[..keys.len() * TILE], lanes, heads.scale, &mut top, &mut total, sums);
+        softmax::<K>(&mut scores[..keys.len() * TILE], lanes, heads.scale, &mut top, &mut total, sums);
         kit.add(View { data: v, stride: task.kv_width() }, keys.len(), scores, lanes, sums);
     }
     let factor = total.map(|total| 1.0 / total);
@@ -170,7 +183,7 @@ pub(super) fn forward<K: Kit>(kit: &mut K, task: Task, read: Read, out: &Rows<'_
 
 /// Turns scores into probabilities relative to the running maximum of their lane, and shrinks what was summed before.
 #[inline(always)]
-fn softmax(
+fn softmax<K: Kit>(
     scores: &mut [f32],
     lanes: usize,
     scale: f32,
@@ -190,15 +203,13 @@ fn softmax(
         }
         // A lane that has seen nothing yet has no maximum; any finite one gives zeros.
         let base = highest.map(|x| if x == f32::NEG_INFINITY { 0.0 } else { x });
-        let mut shrink = [0.0; LANES];
-        for lane in 0..LANES {
-            shrink[lane] = exp(top[first + lane] - base[lane]);
-        }
+        let before = *lanes_of(top, first);
+        let shrink = K::exps(from_fn(|lane| before[lane] - base[lane]));
         let mut sum = [0.0; LANES];
         for row in scores.chunks_exact_mut(TILE) {
             let row = lanes_of_mut(row, first);
+            *row = K::exps(from_fn(|lane| row[lane].mul_add(scale, -base[lane])));
             for lane in 0..LANES {
-                row[lane] = exp(row[lane].mul_add(scale, -base[lane]));
                 sum[lane] += row[lane];
             }
         }
@@ -244,9 +255,8 @@ pub(super) fn query_gradient<K: Kit>(kit: &mut K, task: Task, read: Read, gq: &R
             for first in (0..lanes).step_by(LANES) {
                 let (s, gp) = (lanes_of_mut(s, first), lanes_of(gp, first));
                 let (lse, delta) = (lanes_of(&lse, first), lanes_of(&delta, first));
-                for i in 0..LANES {
-                    s[i] = exp(s[i].mul_add(heads.scale, -lse[i])) * (gp[i] - delta[i]) * heads.scale;
-                }
+                let p = K::exps(from_fn(|i| s[i].mul_add(heads.scale, -lse[i])));
+                *s = from_fn(|i| p[i] * (gp[i] - delta[i]) * heads.scale);
             }
         }
         if !task.all_seen(&rows, &keys) {
@@ -261,21 +271,55 @@ pub(super) fn query_gradient<K: Kit>(kit: &mut K, task: Task, read: Read, gq: &R
 
 /// A tile of keys: their gradients and those of the values, summed over all query heads that share them.
 #[inline(always)]
-pub(super) fn key_gradient<K: Kit>(kit: &mut K, task: Task, read: Read, gk: &Rows<'_>, gv: &Rows<'_>, work: Work) {
+pub(super) fn key_gradient<K: Kit>(kit: &mut K, task: Task, read: Read, gk: &Rows<'_>, gv: &Rows<'_>, mut work: Work) {
+    sweep_queries(kit, task, read, None, (gk, gv), &mut work);
+}
+
+/// All gradients of a key head and the query heads that share it, in one sweep: what [`query_gradient`] and [`key_gradient`] give, to
+/// the bit, from one computation of the scores. Tiles of keys come in ascending order, so gradients of queries are summed in it.
+#[inline(always)]
+pub(super) fn head_gradients<K: Kit>(
+    kit: &mut K,
+    task: Task,
+    read: Read,
+    gq: &Rows<'_>,
+    (gk, gv): (&Rows<'_>, &Rows<'_>),
+    mut work: Work,
+) {
+    for tile in 0..task.segment.k_len.div_ceil(TILE) {
+        sweep_queries(kit, Task { tile, ..task }, read, Some(gq), (gk, gv), &mut work);
+    }
+}
+
+/// The queries that see a tile of keys, by tiles and heads; adds to their gradients `gq` where that is given.
+#[inline(always)]
+fn sweep_queries<K: Kit>(
+    kit: &mut K,
+    task: Task,
+    read: Read,
+    gq: Option<&Rows<'_>>,
+    (gk, gv): (&Rows<'_>, &Rows<'_>),
+    work: &mut Work,
+) {
     let (segment, heads) = (task.segment, task.heads);
     let keys = task.rows(segment.k_len);
     let lanes = keys.len().next_multiple_of(LANES);
-    let (scores, gs, [gk_sums, gv_sums]) = (work.scores, work.other, work.sums);
+    let Work { scores, other: gs, sums: [gk_sums, gv_sums], rows: square } = work;
     let at = task.kv_at(keys.start, task.head);
-    kit.own(0, View { data: &read.k[at..], stride: task.kv_width() }, keys.len());
+    let k = View { data: &read.k[at..], stride: task.kv_width() };
+    kit.own(0, k, keys.len());
     kit.own(1, View { data: &read.v[at..], stride: task.kv_width() }, keys.len());
+    if gq.is_some() {
+        kit.own_across(k, keys.len());
+    }
     gk_sums.fill(0.0);
     gv_sums.fill(0.0);
     let group = heads.queries / heads.kv;
     let seeing = segment.seeing(keys.clone(), heads.window);
     for head in task.head * group..(task.head + 1) * group {
         for first in (seeing.start / TILE * TILE..seeing.end).step_by(TILE) {
-            let rows = first..(first + TILE).min(seeing.end);
+            // The whole tile, whoever of it sees these keys: so its gradients begin with the first tile of keys for all its rows.
+            let rows = first..(first + TILE).min(segment.q_len);
             let at = task.q_at(rows.start, head);
             let q = View { data: &read.q[at..], stride: task.q_width() };
             let go = View { data: &read.go[at..], stride: task.q_width() };
@@ -286,13 +330,11 @@ pub(super) fn key_gradient<K: Kit>(kit: &mut K, task: Task, read: Read, gk: &Row
                 let (lse, delta) = (read.lse[at], read.delta[at]);
                 for first in (0..lanes).step_by(LANES) {
                     let (p, gs) = (lanes_of_mut(p, first), lanes_of_mut(gs, first));
-                    for i in 0..LANES {
-                        p[i] = exp(p[i].mul_add(heads.scale, -lse));
-                        gs[i] = p[i] * (gs[i] - delta) * heads.scale;
-                    }
+                    *p = K::exps(from_fn(|i| p[i].mul_add(heads.scale, -lse)));
+                    *gs = from_fn(|i| p[i] * (gs[i] - delta) * heads.scale);
                 }
             }
-            if !task.all_seen(&rows, &keys) {
+            if lanes != keys.len() || !task.all_seen(&rows, &keys) {
                 for (at, row) in rows.clone().enumerate() {
                     let visible = visible(segment.seen(row, heads.window), &keys);
                     hide(&mut scores[at * TILE..][..lanes], visible.clone(), 0.0);
@@ -301,9 +343,38 @@ pub(super) fn key_gradient<K: Kit>(kit: &mut K, task: Task, read: Read, gk: &Row
             }
             kit.add(go, rows.len(), scores, lanes, gv_sums);
             kit.add(q, rows.len(), gs, lanes, gk_sums);
+            if let Some(gq) = gq {
+                let begins = task.key_tiles(&rows).next().is_none_or(|first| first.start == keys.start);
+                let place = (at, task.q_width());
+                take(begins, gq, place, heads.d, rows.len(), square);
+                kit.across(gs, rows.len(), lanes, square);
+                give(square, gq, place, heads.d, rows.len());
+            }
         }
     }
     for (to, sums) in [(gk, gk_sums), (gv, gv_sums)] {
         kit.finish(sums, &[1.0; TILE], keys.len(), to, task.kv_at(keys.start, task.head), task.kv_width());
+    }
+}
+
+/// Brings rows of an output into a thread's memory, or zeros where they `begin`. The caller owns them.
+#[inline(always)]
+fn take(begin: bool, from: &Rows<'_>, (at, stride): (usize, usize), d: usize, rows: usize, to: &mut [f32]) {
+    for (row, to) in to.chunks_exact_mut(padded(d)).enumerate().take(rows) {
+        if begin {
+            to.fill(0.0);
+        } else {
+            // SAFETY: the caller owns these rows.
+            to[..d].copy_from_slice(unsafe { from.range(at + row * stride..at + row * stride + d) });
+        }
+    }
+}
+
+/// And back.
+#[inline(always)]
+fn give(from: &[f32], to: &Rows<'_>, (at, stride): (usize, usize), d: usize, rows: usize) {
+    for (row, from) in from.chunks_exact(padded(d)).enumerate().take(rows) {
+        // SAFETY: the caller owns these rows.
+        unsafe { to.range(at + row * stride..at + row * stride + d) }.copy_from_slice(&from[..d]);
     }
 }

@@ -1,18 +1,44 @@
 //! Every block layout taken apart into runs of sixteen small integers with a scale and a minimum. The layouts are described at
 //! [`crate::blocks::dequantize`]; `d` is a scale, `m` a minimum, `q` an element's integer.
 
-use std::arch::x86_64::*;
-
-use super::x86::Sixteen;
+use super::arch::{Bytes, add, bits, bytes, fifth, half, left, or};
 use crate::BlockType;
 
 /// Adds to any float without changing it.
 const NONE: f32 = -0.0;
 
+/// What a layout needs of a vector width: the one step that all of them end in.
+///
+/// # Safety
+/// All functions need the instruction set that the type stands for, and 16 elements at `from` and room for 16 at `to`, of any
+/// alignment.
+pub(super) trait Sixteen {
+    /// What elements become: floats, or the bits of bfloat16s.
+    type Out: Copy + Default;
+    /// Writes `d q + m` for 16 signed bytes `q`; the product is rounded before the sum. `m` is -0.0 where a layout has none: that
+    /// changes no float.
+    unsafe fn affine(q: Bytes, d: f32, m: f32, to: *mut Self::Out);
+    /// Writes `d (q + offset) + m` for twice 16 integers below 16, to 32 places.
+    #[inline(always)]
+    unsafe fn nibbles(q: [Bytes; 2], offset: i8, d: f32, m: f32, to: *mut Self::Out) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            Self::affine(add(q[0], offset), d, m, to);
+            Self::affine(add(q[1], offset), d, m, to.add(16));
+        }
+    }
+    /// Takes 16 floats.
+    unsafe fn singles(from: *const u8, to: *mut Self::Out);
+    /// Widens 16 half floats.
+    unsafe fn halves(from: *const u8, to: *mut Self::Out);
+    /// Widens 16 bfloat16s.
+    unsafe fn brains(from: *const u8, to: *mut Self::Out);
+}
+
 /// Dequantises whole blocks.
 ///
 /// # Safety
-/// The processor has `S`'s instructions and those of AVX2 and F16C; `src` and `dst` are the same number of blocks.
+/// The processor has `S`'s instructions and those of `arch`; `src` and `dst` are the same number of blocks.
 #[inline(always)]
 pub(super) unsafe fn row<S: Sixteen>(ty: BlockType, src: &[u8], dst: &mut [S::Out]) {
     // SAFETY: the caller's promise.
@@ -65,32 +91,9 @@ unsafe fn floats<S: Sixteen>(ty: BlockType, src: &[u8], dst: &mut [S::Out]) {
     }
 }
 
-/// The half float at byte `at`, widened.
-#[inline(always)]
-unsafe fn half(block: &[u8], at: usize) -> f32 {
-    let bits = i32::from(block[at]) | i32::from(block[at + 1]) << 8;
-    // SAFETY: the processor has F16C.
-    unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits))) }
-}
-
-/// Bytes `at..at + 16`.
-#[inline(always)]
-unsafe fn bytes(block: &[u8], at: usize) -> __m128i {
-    let from: &[u8] = &block[at..at + 16];
-    // SAFETY: `from` has 16 bytes.
-    unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
-}
-
-/// Bits `SHIFT..` of each byte, as far as `mask` goes.
-#[inline(always)]
-unsafe fn bits<const SHIFT: i32>(x: __m128i, mask: i8) -> __m128i {
-    // SAFETY: SSE2 is part of x86-64. What crosses a byte's border is masked away.
-    unsafe { _mm_and_si128(_mm_srli_epi16::<SHIFT>(x), _mm_set1_epi8(mask)) }
-}
-
 /// Elements `at..at + 16` of a block: `d q + m`.
 #[inline(always)]
-unsafe fn put<S: Sixteen>(q: __m128i, d: f32, m: f32, y: &mut [S::Out], at: usize) {
+unsafe fn put<S: Sixteen>(q: Bytes, d: f32, m: f32, y: &mut [S::Out], at: usize) {
     // SAFETY: the slice has room for 16; the instructions are the caller's promise.
     unsafe { S::affine(q, d, m, y[at..at + 16].as_mut_ptr()) }
 }
@@ -123,26 +126,13 @@ unsafe fn q4_1<S: Sixteen>(block: &[u8; 20], y: &mut [S::Out; 32]) {
     }
 }
 
-/// 16 for each bit set in bytes `at` and `at + 1`, 0 for others: the fifth bits of 16 elements.
-#[inline(always)]
-unsafe fn fifth(block: &[u8], at: usize) -> __m128i {
-    let two = i16::from_le_bytes([block[at], block[at + 1]]);
-    // SAFETY: AVX2 brings SSSE3.
-    unsafe {
-        let spread = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-        let each = _mm_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-        let set = _mm_and_si128(_mm_shuffle_epi8(_mm_set1_epi16(two), spread), each);
-        _mm_and_si128(_mm_cmpeq_epi8(set, each), _mm_set1_epi8(16))
-    }
-}
-
 #[inline(always)]
 unsafe fn q5_0<S: Sixteen>(block: &[u8; 22], y: &mut [S::Out; 32]) {
     // SAFETY: as q8_0.
     unsafe {
-        let (d, q, sixteen) = (half(block, 0), bytes(block, 6), _mm_set1_epi8(16));
-        put::<S>(_mm_sub_epi8(_mm_or_si128(bits::<0>(q, 15), fifth(block, 2)), sixteen), d, NONE, y, 0);
-        put::<S>(_mm_sub_epi8(_mm_or_si128(bits::<4>(q, 15), fifth(block, 4)), sixteen), d, NONE, y, 16);
+        let (d, q) = (half(block, 0), bytes(block, 6));
+        put::<S>(add(or(bits::<0>(q, 15), fifth(block, 2)), -16), d, NONE, y, 0);
+        put::<S>(add(or(bits::<4>(q, 15), fifth(block, 4)), -16), d, NONE, y, 16);
     }
 }
 
@@ -151,8 +141,8 @@ unsafe fn q5_1<S: Sixteen>(block: &[u8; 24], y: &mut [S::Out; 32]) {
     // SAFETY: as q8_0.
     unsafe {
         let (d, m, q) = (half(block, 0), half(block, 2), bytes(block, 8));
-        put::<S>(_mm_or_si128(bits::<0>(q, 15), fifth(block, 4)), d, m, y, 0);
-        put::<S>(_mm_or_si128(bits::<4>(q, 15), fifth(block, 6)), d, m, y, 16);
+        put::<S>(or(bits::<0>(q, 15), fifth(block, 4)), d, m, y, 0);
+        put::<S>(or(bits::<4>(q, 15), fifth(block, 6)), d, m, y, 16);
     }
 }
 
@@ -197,10 +187,10 @@ unsafe fn q5_k<S: Sixteen>(block: &[u8; 176], y: &mut [S::Out; 256]) {
                 let [(d0, m0), (d1, m1)] = [groups[2 * c], groups[2 * c + 1]];
                 let q = bytes(block, 48 + 32 * c + 16 * part);
                 // Bits 2c and 2c + 1 of `high`, moved to bit 4.
-                let first = _mm_slli_epi16::<4>(bits::<0>(high, 1));
-                let second = _mm_slli_epi16::<3>(bits::<0>(high, 2));
-                put::<S>(_mm_or_si128(bits::<0>(q, 15), first), d0, m0, y, 64 * c + 16 * part);
-                put::<S>(_mm_or_si128(bits::<4>(q, 15), second), d1, m1, y, 64 * c + 32 + 16 * part);
+                let first = left::<4>(bits::<0>(high, 1));
+                let second = left::<3>(bits::<0>(high, 2));
+                put::<S>(or(bits::<0>(q, 15), first), d0, m0, y, 64 * c + 16 * part);
+                put::<S>(or(bits::<4>(q, 15), second), d1, m1, y, 64 * c + 32 + 16 * part);
                 high = bits::<2>(high, 63);
             }
         }
@@ -211,21 +201,21 @@ unsafe fn q5_k<S: Sixteen>(block: &[u8; 176], y: &mut [S::Out; 256]) {
 unsafe fn q6_k<S: Sixteen>(block: &[u8; 210], y: &mut [S::Out; 256]) {
     // SAFETY: as q8_0.
     unsafe {
-        let (d, offset) = (half(block, 208), _mm_set1_epi8(32));
+        let d = half(block, 208);
         for part in 0..4 {
             // Part `p` of a half: bytes 16 p.. of its 32 high bytes, whose four pairs of bits belong to runs of 32 elements.
             let (side, at) = (part / 2, part % 2 * 16);
             let high = bytes(block, 128 + 32 * side + at);
             let low = [bytes(block, 64 * side + at), bytes(block, 64 * side + 32 + at)];
             let q = [
-                _mm_or_si128(bits::<0>(low[0], 15), _mm_slli_epi16::<4>(bits::<0>(high, 3))),
-                _mm_or_si128(bits::<0>(low[1], 15), _mm_slli_epi16::<4>(bits::<2>(high, 3))),
-                _mm_or_si128(bits::<4>(low[0], 15), _mm_slli_epi16::<4>(bits::<4>(high, 3))),
-                _mm_or_si128(bits::<4>(low[1], 15), _mm_slli_epi16::<4>(bits::<6>(high, 3))),
+                or(bits::<0>(low[0], 15), left::<4>(bits::<0>(high, 3))),
+                or(bits::<0>(low[1], 15), left::<4>(bits::<2>(high, 3))),
+                or(bits::<4>(low[0], 15), left::<4>(bits::<4>(high, 3))),
+                or(bits::<4>(low[1], 15), left::<4>(bits::<6>(high, 3))),
             ];
             for (run, q) in q.into_iter().enumerate() {
                 let scale = f32::from(block[192 + 8 * side + 2 * run + at / 16] as i8);
-                put::<S>(_mm_sub_epi8(q, offset), d * scale, NONE, y, 128 * side + 32 * run + at);
+                put::<S>(add(q, -32), d * scale, NONE, y, 128 * side + 32 * run + at);
             }
         }
     }

@@ -1,36 +1,74 @@
-//! Sixteen elements at a time on AVX2 and AVX-512, to f32 or rounded to bf16: the one step that all layouts end in.
+//! Sixteen elements at a time on AVX2 and AVX-512, to f32 or rounded to bf16, and the byte arithmetic that layouts are taken apart with.
 
 use std::arch::x86_64::*;
 
-use super::layouts;
+use super::layouts::{self, Sixteen};
 use crate::BlockType;
 
-/// What a layout needs of a vector width.
+/// Sixteen small integers.
+pub(super) type Bytes = __m128i;
+
+/// The half float at byte `at`, widened.
 ///
 /// # Safety
-/// All functions need the instruction set that the type stands for, and 16 elements at `from` and room for 16 at `to`, of any
-/// alignment.
-pub(super) trait Sixteen {
-    /// What elements become: floats, or the bits of bfloat16s.
-    type Out: Copy + Default;
-    /// Writes `d q + m` for 16 signed bytes `q`; the product is rounded before the sum. `m` is -0.0 where a layout has none: that
-    /// changes no float.
-    unsafe fn affine(q: __m128i, d: f32, m: f32, to: *mut Self::Out);
-    /// Writes `d (q + offset) + m` for twice 16 integers below 16, to 32 places.
-    #[inline(always)]
-    unsafe fn nibbles(q: [__m128i; 2], offset: i8, d: f32, m: f32, to: *mut Self::Out) {
-        // SAFETY: the trait's contract.
-        unsafe {
-            Self::affine(_mm_add_epi8(q[0], _mm_set1_epi8(offset)), d, m, to);
-            Self::affine(_mm_add_epi8(q[1], _mm_set1_epi8(offset)), d, m, to.add(16));
-        }
+/// The processor has F16C.
+#[inline(always)]
+pub(super) unsafe fn half(block: &[u8], at: usize) -> f32 {
+    let bits = i32::from(block[at]) | i32::from(block[at + 1]) << 8;
+    // SAFETY: the caller's promise.
+    unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits))) }
+}
+
+/// Bytes `at..at + 16`.
+#[inline(always)]
+pub(super) fn bytes(block: &[u8], at: usize) -> Bytes {
+    let from: &[u8] = &block[at..at + 16];
+    // SAFETY: `from` has 16 bytes.
+    unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
+}
+
+/// Bits `SHIFT..` of each byte, as far as `mask` goes.
+#[inline(always)]
+pub(super) fn bits<const SHIFT: i32>(x: Bytes, mask: i8) -> Bytes {
+    // SAFETY: SSE2 is part of x86-64. What crosses a byte's border is masked away.
+    unsafe { _mm_and_si128(_mm_srli_epi16::<SHIFT>(x), _mm_set1_epi8(mask)) }
+}
+
+/// Each byte moved up by `SHIFT` bits, which are free.
+#[inline(always)]
+pub(super) fn left<const SHIFT: i32>(x: Bytes) -> Bytes {
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe { _mm_slli_epi16::<SHIFT>(x) }
+}
+
+/// The bits of both.
+#[inline(always)]
+pub(super) fn or(a: Bytes, b: Bytes) -> Bytes {
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe { _mm_or_si128(a, b) }
+}
+
+/// `n` added to each byte.
+#[inline(always)]
+pub(super) fn add(x: Bytes, n: i8) -> Bytes {
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe { _mm_add_epi8(x, _mm_set1_epi8(n)) }
+}
+
+/// 16 for each bit set in bytes `at` and `at + 1`, 0 for others: the fifth bits of 16 elements.
+///
+/// # Safety
+/// The processor has AVX2, which brings SSSE3.
+#[inline(always)]
+pub(super) unsafe fn fifth(block: &[u8], at: usize) -> Bytes {
+    let two = i16::from_le_bytes([block[at], block[at + 1]]);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let spread = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+        let each = _mm_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+        let set = _mm_and_si128(_mm_shuffle_epi8(_mm_set1_epi16(two), spread), each);
+        _mm_and_si128(_mm_cmpeq_epi8(set, each), _mm_set1_epi8(16))
     }
-    /// Takes 16 floats.
-    unsafe fn singles(from: *const u8, to: *mut Self::Out);
-    /// Widens 16 half floats.
-    unsafe fn halves(from: *const u8, to: *mut Self::Out);
-    /// Widens 16 bfloat16s.
-    unsafe fn brains(from: *const u8, to: *mut Self::Out);
 }
 
 struct Avx512;
@@ -174,7 +212,7 @@ pub(super) unsafe fn avx2(ty: BlockType, src: &[u8], dst: &mut [f32]) {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-pub(super) unsafe fn avx512_bf16(ty: BlockType, src: &[u8], dst: &mut [u16]) {
+pub(super) unsafe fn bf16(ty: BlockType, src: &[u8], dst: &mut [u16]) {
     // SAFETY: the features are enabled here; the lengths agree by the caller's check.
     unsafe { layouts::row::<Avx512Bf16>(ty, src, dst) }
 }

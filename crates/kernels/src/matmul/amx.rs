@@ -24,7 +24,7 @@ use crate::{BlockType, Pool};
 
 /// Rows and length of a block of the left operand: 1 MiB, half of a second-level cache. The length is whole blocks of every type.
 const LEFT_ROWS: usize = 512;
-const LEFT_K: usize = 1024;
+const LEFT_K: usize = 2048;
 /// Elements of the left operand that are held as tiles at once where an adapter reads them too, and the longest sum for that.
 const LEFT_AREA: usize = 4 << 20;
 pub(super) const LONGEST_SHARED: usize = 16 << 10;

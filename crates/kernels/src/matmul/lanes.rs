@@ -19,6 +19,24 @@ pub(super) trait Lanes {
     unsafe fn store(to: *mut f32, x: Self::V);
     /// Writes the first `count` floats only.
     unsafe fn store_part(to: *mut f32, x: Self::V, count: usize);
+    /// [`steps`], or the same chains in a way that suits the vector better.
+    #[inline(always)]
+    unsafe fn steps<const MR: usize, const NV: usize>(s: Steps, sums: &mut [[Self::V; NV]; MR]) {
+        // SAFETY: the trait's contract.
+        unsafe { steps::<Self, MR, NV>(s, sums) }
+    }
+}
+
+/// What a tile sums: `k` steps of its rows of the left operand and of its panel.
+#[derive(Clone, Copy)]
+pub(super) struct Steps {
+    /// Element `(i, k)` lies at `i left_row + k left_k`.
+    pub left: *const f32,
+    pub left_row: usize,
+    pub left_k: usize,
+    /// Rows of two vectors.
+    pub panel: *const f32,
+    pub k: usize,
 }
 
 /// One panel of the right operand against rows of the left one: `out[i][j] = init[i][j] + Σ_k left(i, k) panel[k][j]`.
@@ -94,8 +112,28 @@ unsafe fn tile<L: Lanes, const MR: usize, const NV: usize>(s: &Sweep, row: usize
                 }
             }
         }
-        let mut left = s.left.add(row * s.left_row);
-        let mut panel = s.panel;
+        let left = s.left.add(row * s.left_row);
+        L::steps(Steps { left, left_row: s.left_row, left_k: s.left_k, panel: s.panel, k: s.k }, &mut sums);
+        for (i, sums) in sums.iter().enumerate() {
+            let at = s.out.add((row + i) * s.out_row);
+            for (j, &sum) in sums.iter().enumerate() {
+                let at = at.add(j * L::LANES);
+                let whole = j + 1 < NV || last == L::LANES;
+                if whole { L::store(at, sum) } else { L::store_part(at, sum, last) }
+            }
+        }
+    }
+}
+
+/// Adds the products of `s` to the sums of a tile, one step after the other.
+///
+/// # Safety
+/// The processor has `L`'s instructions, `MR` rows of the left operand have `k` elements, and the panel has `k` rows.
+#[inline(always)]
+pub(super) unsafe fn steps<L: Lanes + ?Sized, const MR: usize, const NV: usize>(s: Steps, sums: &mut [[L::V; NV]; MR]) {
+    let (mut left, mut panel) = (s.left, s.panel);
+    // SAFETY: the caller's promise.
+    unsafe {
         for _ in 0..s.k {
             let mut b = [L::zero(); NV];
             for (j, b) in b.iter_mut().enumerate() {
@@ -109,14 +147,6 @@ unsafe fn tile<L: Lanes, const MR: usize, const NV: usize>(s: &Sweep, row: usize
             }
             left = left.wrapping_add(s.left_k);
             panel = panel.wrapping_add(2 * L::LANES);
-        }
-        for (i, sums) in sums.iter().enumerate() {
-            let at = s.out.add((row + i) * s.out_row);
-            for (j, &sum) in sums.iter().enumerate() {
-                let at = at.add(j * L::LANES);
-                let whole = j + 1 < NV || last == L::LANES;
-                if whole { L::store(at, sum) } else { L::store_part(at, sum, last) }
-            }
         }
     }
 }

@@ -22,7 +22,7 @@ pub(super) enum Right<'a> {
 
 /// What scratch memory depends on in a right operand. (The reference needs none and so reads none of it.)
 #[derive(Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 pub(super) enum Side {
     Rows,
     Cols(BlockType),
@@ -94,6 +94,10 @@ impl Product<'_> {
             (Isa::Amx | Isa::Avx512, _) => super::tiled::run(&super::avx512::KERNEL, ctx, &mut self),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx2, _) => super::tiled::run(&super::avx2::KERNEL, ctx, &mut self),
+            #[cfg(target_arch = "aarch64")]
+            (Isa::NeonBf16, Precision::Bf16) => super::bfmmla::run(ctx, &mut self),
+            #[cfg(target_arch = "aarch64")]
+            (Isa::NeonBf16 | Isa::Neon, _) => super::tiled::run(&super::neon::KERNEL, ctx, &mut self),
             _ => super::reference::run(ctx, &mut self),
         }
         self.run_tail(ctx);
@@ -155,6 +159,12 @@ pub(super) fn scratch(
         }
         #[cfg(target_arch = "x86_64")]
         (Isa::Avx2, _) => super::tiled::Sizes::new(&super::avx2::KERNEL, precision, (m, n, k), side).total(threads),
+        #[cfg(target_arch = "aarch64")]
+        (Isa::NeonBf16, Precision::Bf16) => super::bfmmla::Sizes::new((m, n, k), side).total(threads),
+        #[cfg(target_arch = "aarch64")]
+        (Isa::NeonBf16 | Isa::Neon, _) => {
+            super::tiled::Sizes::new(&super::neon::KERNEL, precision, (m, n, k), side).total(threads)
+        }
         _ => {
             let _ = (m, n, k, threads, side);
             0

@@ -1,0 +1,98 @@
+//! `pocketune-bench steps`: ours as `bench/peers` measures it. It sets a model up, says so in a line of JSON, and answers each line it
+//! reads, a number of steps, with the last loss. It times nothing: whoever asks measures from outside, ours and others alike.
+
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use pocketune::plan::PolicyName;
+use pocketune::train::PrecisionChoice;
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Result};
+use crate::stepper::{Setup, Stepper};
+
+/// How long the largest product is run alone, in each direction.
+const ALONE: Duration = Duration::from_millis(500);
+
+/// What `steps` was asked for.
+#[derive(Args)]
+pub struct Options {
+    /// A GGUF file.
+    #[arg(long)]
+    model: PathBuf,
+    /// Tokens of the one record of a step.
+    #[arg(long)]
+    seq: usize,
+    /// Rank of the adapters, on all seven linears.
+    #[arg(long, default_value_t = 16)]
+    rank: usize,
+    /// Threads [default: all].
+    #[arg(long)]
+    threads: Option<usize>,
+    /// What is kept for the backward pass.
+    #[arg(long, value_enum)]
+    grad_checkpoint: Option<Checkpoint>,
+}
+
+/// Policies by name.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Checkpoint {
+    /// Everything.
+    None,
+    /// The input of each block.
+    Block,
+    /// What is dear.
+    Selective,
+}
+
+impl From<Checkpoint> for PolicyName {
+    fn from(name: Checkpoint) -> Self {
+        match name {
+            Checkpoint::None => PolicyName::None,
+            Checkpoint::Block => PolicyName::Block,
+            Checkpoint::Selective => PolicyName::Selective,
+        }
+    }
+}
+
+/// Runs steps until nobody asks any more.
+///
+/// # Errors
+/// When the set-up or a step fails, or a request is no number.
+pub fn run(options: &Options) -> Result<()> {
+    let mut stepper = Stepper::new(Setup {
+        model: &options.model,
+        seq: options.seq,
+        rank: options.rank,
+        threads: options.threads,
+        precision: PrecisionChoice::Auto,
+        policy: options.grad_checkpoint.map(Into::into),
+        forward_only: false,
+    })?;
+    let (machine, alone) = (stepper.task.machine, stepper.alone(ALONE)?);
+    answer(&json!({
+        "trainable": stepper.graph.trainable(),
+        "frozen": stepper.frozen(),
+        // What MFU needs: operations of a step, and operations a second of its largest product alone.
+        "flops": stepper.flops(),
+        "alone": alone.rate(),
+        "about": format!("pocketune {}, {} in {:?}", env!("CARGO_PKG_VERSION"), machine.isa.name(), machine.precision),
+    }))?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(|error| Failure::io("standard input", error))?;
+        let count: usize = line.trim().parse().map_err(|_| Failure::new(format!("'{line}' is no number of steps")))?;
+        let mut loss = None;
+        for _ in 0..count {
+            loss = Some(stepper.step()?);
+        }
+        answer(&json!({ "loss": loss }))?;
+    }
+    Ok(())
+}
+
+fn answer(value: &Value) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{value}").and_then(|()| out.flush()).map_err(|error| Failure::io("standard output", error))
+}

@@ -1,0 +1,215 @@
+//! Sixteen elements at a time on NEON, to f32 or rounded to bf16, and the byte arithmetic that layouts are taken apart with.
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+use super::layouts::{self, Sixteen};
+use crate::BlockType;
+
+/// Sixteen small integers.
+pub(super) type Bytes = uint8x16_t;
+
+/// The half float at byte `at`, widened.
+///
+/// # Safety
+/// None is asked for here, unlike on x86.
+#[inline(always)]
+pub(super) unsafe fn half(block: &[u8], at: usize) -> f32 {
+    let bits = u16::from_le_bytes([block[at], block[at + 1]]);
+    // SAFETY: NEON is part of every 64-bit Arm, here and in the functions below.
+    unsafe { vgetq_lane_f32::<0>(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(bits)))) }
+}
+
+/// Bytes `at..at + 16`.
+#[inline(always)]
+pub(super) fn bytes(block: &[u8], at: usize) -> Bytes {
+    let from: &[u8] = &block[at..at + 16];
+    // SAFETY: `from` has 16 bytes.
+    unsafe { vld1q_u8(from.as_ptr()) }
+}
+
+/// Bits `SHIFT..` of each byte, as far as `mask` goes.
+#[inline(always)]
+pub(super) fn bits<const SHIFT: i32>(x: Bytes, mask: i8) -> Bytes {
+    // SAFETY: as `half`. A shift by a negative number goes right.
+    unsafe { vandq_u8(vshlq_u8(x, vdupq_n_s8(-SHIFT as i8)), vdupq_n_u8(mask as u8)) }
+}
+
+/// Each byte moved up by `SHIFT` bits, which are free.
+#[inline(always)]
+pub(super) fn left<const SHIFT: i32>(x: Bytes) -> Bytes {
+    // SAFETY: as `half`.
+    unsafe { vshlq_n_u8::<SHIFT>(x) }
+}
+
+/// The bits of both.
+#[inline(always)]
+pub(super) fn or(a: Bytes, b: Bytes) -> Bytes {
+    // SAFETY: as `half`.
+    unsafe { vorrq_u8(a, b) }
+}
+
+/// `n` added to each byte.
+#[inline(always)]
+pub(super) fn add(x: Bytes, n: i8) -> Bytes {
+    // SAFETY: as `half`.
+    unsafe { vaddq_u8(x, vdupq_n_u8(n as u8)) }
+}
+
+/// 16 for each bit set in bytes `at` and `at + 1`, 0 for others: the fifth bits of 16 elements.
+#[inline(always)]
+pub(super) fn fifth(block: &[u8], at: usize) -> Bytes {
+    // SAFETY: as `half`.
+    unsafe {
+        let spread = vcombine_u8(vdup_n_u8(block[at]), vdup_n_u8(block[at + 1]));
+        let each = vreinterpretq_u8_u64(vdupq_n_u64(0x8040_2010_0804_0201));
+        vandq_u8(vtstq_u8(spread, each), vdupq_n_u8(16))
+    }
+}
+
+/// `d q + m` for 16 signed bytes, product and sum rounded one by one.
+#[inline(always)]
+fn affine(q: Bytes, d: f32, m: f32) -> [float32x4_t; 4] {
+    // SAFETY: as `half`.
+    unsafe {
+        let (d, m) = (vdupq_n_f32(d), vdupq_n_f32(m));
+        let q = vreinterpretq_s8_u8(q);
+        let (low, high) = (vmovl_s8(vget_low_s8(q)), vmovl_high_s8(q));
+        let each = |q: int32x4_t| vaddq_f32(vmulq_f32(d, vcvtq_f32_s32(q)), m);
+        [
+            each(vmovl_s16(vget_low_s16(low))),
+            each(vmovl_high_s16(low)),
+            each(vmovl_s16(vget_low_s16(high))),
+            each(vmovl_high_s16(high)),
+        ]
+    }
+}
+
+/// 16 half floats at `from`, widened.
+#[inline(always)]
+unsafe fn halves(from: *const u8) -> [float32x4_t; 4] {
+    // SAFETY: the caller's promise; bytes may lie at any address.
+    [0, 1, 2, 3].map(|i| unsafe { vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from.add(8 * i)))) })
+}
+
+struct F32;
+struct Bf16;
+
+impl Sixteen for F32 {
+    type Out = f32;
+    #[inline(always)]
+    unsafe fn affine(q: Bytes, d: f32, m: f32, to: *mut f32) {
+        // SAFETY: the trait's contract.
+        unsafe { put(affine(q, d, m), to) }
+    }
+    #[inline(always)]
+    unsafe fn singles(from: *const u8, to: *mut f32) {
+        // SAFETY: the trait's contract.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.cast(), 64) }
+    }
+    #[inline(always)]
+    unsafe fn halves(from: *const u8, to: *mut f32) {
+        // SAFETY: the trait's contract.
+        unsafe { put(halves(from), to) }
+    }
+    #[inline(always)]
+    unsafe fn brains(from: *const u8, to: *mut f32) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            for i in 0..4 {
+                let bits = vshll_n_u16::<16>(vreinterpret_u16_u8(vld1_u8(from.add(8 * i))));
+                vst1q_f32(to.add(4 * i), vreinterpretq_f32_u32(bits));
+            }
+        }
+    }
+}
+
+/// Writes 16 floats.
+#[inline(always)]
+unsafe fn put(x: [float32x4_t; 4], to: *mut f32) {
+    for (i, x) in x.into_iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { vst1q_f32(to.add(4 * i), x) };
+    }
+}
+
+/// Rounds eight floats to bf16.
+#[inline]
+#[target_feature(enable = "neon,bf16")]
+pub(crate) fn round(low: float32x4_t, high: float32x4_t) -> uint16x8_t {
+    let mut bits: uint16x8_t;
+    // SAFETY: the feature is enabled; nothing but registers is touched.
+    unsafe {
+        asm!(
+            "bfcvtn {bits:v}.4h, {low:v}.4s",
+            "bfcvtn2 {bits:v}.8h, {high:v}.4s",
+            bits = out(vreg) bits, low = in(vreg) low, high = in(vreg) high,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    bits
+}
+
+/// Rounds 16 floats to bf16 and writes them.
+#[inline(always)]
+unsafe fn put_bf16(x: [float32x4_t; 4], to: *mut u16) {
+    // SAFETY: the trait's contract.
+    unsafe {
+        vst1q_u16(to, round(x[0], x[1]));
+        vst1q_u16(to.add(8), round(x[2], x[3]));
+    }
+}
+
+impl Sixteen for Bf16 {
+    type Out = u16;
+    #[inline(always)]
+    unsafe fn affine(q: Bytes, d: f32, m: f32, to: *mut u16) {
+        // SAFETY: the trait's contract.
+        unsafe { put_bf16(affine(q, d, m), to) }
+    }
+    /// By a table of the 16 values there can be: their low bytes, and their high ones.
+    #[inline(always)]
+    unsafe fn nibbles(q: [Bytes; 2], offset: i8, d: f32, m: f32, to: *mut u16) {
+        const ALL: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+        // SAFETY: the trait's contract.
+        unsafe {
+            let values = affine(add(vld1q_u8(ALL.as_ptr()), offset), d, m);
+            let first = vreinterpretq_u8_u16(round(values[0], values[1]));
+            let second = vreinterpretq_u8_u16(round(values[2], values[3]));
+            let (lows, highs) = (vuzp1q_u8(first, second), vuzp2q_u8(first, second));
+            for (i, q) in q.into_iter().enumerate() {
+                let (low, high) = (vqtbl1q_u8(lows, q), vqtbl1q_u8(highs, q));
+                vst1q_u16(to.add(16 * i), vreinterpretq_u16_u8(vzip1q_u8(low, high)));
+                vst1q_u16(to.add(16 * i + 8), vreinterpretq_u16_u8(vzip2q_u8(low, high)));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn singles(from: *const u8, to: *mut u16) {
+        // SAFETY: the trait's contract.
+        unsafe { put_bf16([0, 1, 2, 3].map(|i| vreinterpretq_f32_u8(vld1q_u8(from.add(16 * i)))), to) }
+    }
+    #[inline(always)]
+    unsafe fn halves(from: *const u8, to: *mut u16) {
+        // SAFETY: the trait's contract.
+        unsafe { put_bf16(halves(from), to) }
+    }
+    #[inline(always)]
+    unsafe fn brains(from: *const u8, to: *mut u16) {
+        // SAFETY: the trait's contract.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.cast(), 32) }
+    }
+}
+
+pub(super) fn f32(ty: BlockType, src: &[u8], dst: &mut [f32]) {
+    // SAFETY: NEON is part of every 64-bit Arm; the lengths agree by the caller's check.
+    unsafe { layouts::row::<F32>(ty, src, dst) }
+}
+
+/// # Safety
+/// The processor has BF16.
+#[target_feature(enable = "neon,bf16")]
+pub(super) unsafe fn bf16(ty: BlockType, src: &[u8], dst: &mut [u16]) {
+    // SAFETY: the feature is enabled here; the lengths agree by the caller's check.
+    unsafe { layouts::row::<Bf16>(ty, src, dst) }
+}
