@@ -2,9 +2,10 @@
 
 For each case it makes a tiny model with random weights and a random LoRA adapter, runs one padded batch of two records, and writes
 under crates/engine/tests/golden/<case>/ the model folder, the adapter, and expected.safetensors: logits, loss, every adapter
-gradient, ten AdamW steps, ten SGD steps, greedy tokens; beside it <case>.gguf with the same weights. It refuses to write a case whose
-numbers could hide a fault: a vanishing gradient, a greedy choice too close to call, a window or a rope scaling that changes nothing,
-or a GGUF that transformers reads differently. It downloads nothing and takes everything from one seed.
+gradient, ten AdamW steps, ten SGD steps, greedy tokens; beside it <case>.gguf with the same weights, where GGUF knows the family. An
+encoder has masked tokens to predict instead of next ones, and no greedy tokens. It refuses to write a case whose
+numbers could hide a fault: a vanishing gradient, a greedy choice too close to call, a window, a rope scaling or positions that change
+nothing, or a GGUF that transformers reads differently. It downloads nothing and takes everything from one seed.
 """
 
 import copy
@@ -25,6 +26,10 @@ GOLDEN = Path(__file__).resolve().parents[1] / "crates/engine/tests/golden"
 SEED = 20240611
 LENGTHS = (20, 13)
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+OPT_LINEARS = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
+ROBERTA_LINEARS = ["query", "key", "value", "attention.output.dense", "intermediate.dense", "output.dense"]
+NO_GGUF = ("mistral", "opt", "roberta")
+PAD, NO_LABEL = 1, -100
 DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 LLAMA3_ROPE = {
     "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0,
@@ -58,6 +63,14 @@ CASES = {
         shape(32, 48, 6, 2, 1, 16, 96, tie_word_embeddings=True, sliding_window=8, query_pre_attn_scalar=64,
               rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 1e6},
                                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}), 2),
+    "opt": (tf.OPTConfig, tf.OPTForCausalLM,
+        dict(hidden_size=32, word_embed_proj_dim=32, ffn_dim=56, num_hidden_layers=2, num_attention_heads=4, vocab_size=96,
+             max_position_embeddings=64, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+             attn_implementation="eager"), 4),
+    "roberta": (tf.RobertaConfig, tf.RobertaForMaskedLM,
+        dict(hidden_size=32, intermediate_size=56, num_hidden_layers=2, num_attention_heads=4, vocab_size=96,
+             max_position_embeddings=66, type_vocab_size=2, layer_norm_eps=1e-5, bos_token_id=None, eos_token_id=None,
+             pad_token_id=PAD, attn_implementation="eager"), 4),
 }  # fmt: skip
 
 
@@ -78,7 +91,7 @@ def main():
 def make(case):
     config_class, model_class, arguments, rank = CASES[case]
     rng = torch.Generator().manual_seed(SEED + list(CASES).index(case))
-    if arguments["head_dim"] is None:
+    if arguments.get("head_dim", 0) is None:
         arguments.pop("head_dim")  # qwen2 has no such key: heads divide the hidden size
     config = config_class(**arguments)
     model = model_class(config).float().eval()
@@ -86,15 +99,21 @@ def make(case):
     folder = GOLDEN / case
     shutil.rmtree(folder, ignore_errors=True)
     save_model(case, model, folder)
-    records = [torch.randint(0, config.vocab_size, (n,), generator=rng) for n in LENGTHS]
-    expected = {f"ids.{i}": ids for i, ids in enumerate(records)}
+    records = [Record(torch.randint(0, config.vocab_size, (n,), generator=rng)) for n in LENGTHS]
+    if case == "roberta":
+        records = [masked(r.ids, config.vocab_size - 1, rng) for r in records]
+    expected = {f"ids.{i}": r.ids for i, r in enumerate(records)}
+    if case == "roberta":  # -1 reads as the engine's own sign for no label
+        expected |= {f"labels.{i}": torch.where(r.labels == NO_LABEL, -1, r.labels) for i, r in enumerate(records)}
     with torch.no_grad():
-        expected["logits_base.0"] = model(records[0][None]).logits[0]
-    check_it_bites(case, model, records[0], expected["logits_base.0"])
-    if case != "mistral":
-        write_gguf(case, model, records[0], expected["logits_base.0"])
+        expected["logits_base.0"] = model(records[0].ids[None]).logits[0]
+    check_it_bites(case, model, records[0].ids, expected["logits_base.0"])
+    if case not in NO_GGUF:
+        write_gguf(case, model, records[0].ids, expected["logits_base.0"])
 
-    lora = LoraConfig(r=rank, lora_alpha=8, target_modules=LINEARS, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM")
+    linears = {"opt": OPT_LINEARS, "roberta": ROBERTA_LINEARS}.get(case, LINEARS)
+    task = None if case == "roberta" else "CAUSAL_LM"
+    lora = LoraConfig(r=rank, lora_alpha=8, target_modules=linears, lora_dropout=0.0, bias="none", task_type=task)
     model = get_peft_model(model, lora)
     with torch.no_grad():
         for _, p in adapter(model):
@@ -104,15 +123,37 @@ def make(case):
     save_file({k: v.detach().contiguous().clone() for k, v in expected.items()}, folder / "expected.safetensors")
 
 
+class Record:
+    """Tokens and what is to be predicted: the next token everywhere (transformers shifts the labels), or what a mask hides."""
+
+    def __init__(self, ids, labels=None):
+        self.ids, self.labels, self.shifts = ids, ids if labels is None else labels, labels is None
+
+    def targets(self):
+        return len(self.ids) - 1 if self.shifts else (self.labels != NO_LABEL).sum().item()
+
+
+def masked(ids, mask, rng):
+    """Every fourth token hidden, or replaced, or left as it is; no token is the one that pads, whose position is another."""
+    ids = torch.where(ids == PAD, PAD + 1, ids)
+    labels = torch.full_like(ids, NO_LABEL)
+    places = torch.arange(1, len(ids), 4)
+    labels[places] = ids[places]
+    ids = ids.clone()
+    ids[places[::2]] = mask
+    ids[places[1]] = PAD + 2
+    return Record(ids, labels)
+
+
 def randomise(model, rng):
     """Weights large enough that gradients reach every layer; norms around 1, or around 0 where the family adds the 1 itself."""
     with torch.no_grad():
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=rng)
-            if "norm" in name:
-                p.copy_(noise * 0.2 + (0.0 if "Gemma" in type(model).__name__ else 1.0))
-            elif name.endswith("bias"):
+            if name.endswith("bias"):
                 p.copy_(noise * 0.3)
+            elif "norm" in name.lower():
+                p.copy_(noise * 0.2 + (0.0 if "Gemma" in type(model).__name__ else 1.0))
             elif "embed" in name or "lm_head" in name:
                 p.copy_(noise * 0.3)
             else:
@@ -122,14 +163,15 @@ def randomise(model, rng):
 def save_model(case, model, folder):
     """The HF folder as transformers saves it (`llama`: in two shards), and the same config with the flat keys of transformers 4."""
     model.save_pretrained(folder, max_shard_size="200KB" if case == "llama" else "5GB")
-    (folder / "generation_config.json").unlink()
+    (folder / "generation_config.json").unlink(missing_ok=True)
     shards = len(list(folder.glob("*.safetensors")))
     assert shards == (2 if case == "llama" else 1), f"{case}: {shards} shards"
     flat = flat_config(json.loads((folder / "config.json").read_text()))
     with tempfile.TemporaryDirectory() as there:
         (Path(there) / "config.json").write_text(json.dumps(flat))
         again = tf.AutoConfig.from_pretrained(there)
-    assert again.rope_parameters == model.config.rope_parameters, f"{case}: the flat config reads back differently"
+    same = getattr(again, "rope_parameters", None) == getattr(model.config, "rope_parameters", None)
+    assert same, f"{case}: the flat config reads back differently"
     (folder / "config.v4.json").write_text(json.dumps(flat, indent=2) + "\n")
 
 
@@ -146,6 +188,8 @@ def flat_config(config):
     config = copy.deepcopy(config)
     config["transformers_version"] = "4.51.0"
     config["torch_dtype"] = config.pop("dtype")
+    if "rope_parameters" not in config:
+        return config
     rope = config.pop("rope_parameters")
     if "full_attention" in rope:
         config["rope_theta"] = rope["full_attention"]["rope_theta"]
@@ -162,6 +206,17 @@ def flat_config(config):
 
 def check_it_bites(case, model, ids, logits):
     """What sets a family apart must move its logits, or a port that forgot it would pass."""
+    if case in ("opt", "roberta"):
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            for name, p in other.named_parameters():
+                if "position" in name:
+                    p.copy_(p.roll(1, 0))
+            moved = (other(ids[None]).logits[0] - logits).abs().max().item()
+            assert moved > 0.05, f"{case}: positions that are off by one move the logits by {moved} only"
+            first = (model(ids[None, :5]).logits[0, 0] - logits[0]).abs().max().item()
+        assert (first > 0.05) == (case == "roberta"), f"{case}: later tokens move the first logits by {first}"
+        return
     without = {
         "llama3": {"rope_parameters": DEFAULT_ROPE},
         "mistral": {"sliding_window": None},
@@ -208,12 +263,12 @@ def adapter(model):
 
 
 def padded(records):
-    """One right-padded batch: ids, mask, and labels with -100 on padding. transformers shifts the labels and averages over them."""
-    width = max(len(r) for r in records)
-    ids = torch.zeros(len(records), width, dtype=torch.long)
-    mask, labels = torch.zeros_like(ids), torch.full_like(ids, -100)
+    """One right-padded batch: ids, mask, and labels with -100 on padding, over which transformers averages."""
+    width = max(len(r.ids) for r in records)
+    ids = torch.full((len(records), width), 0 if records[0].shifts else PAD, dtype=torch.long)
+    mask, labels = torch.zeros_like(ids), torch.full_like(ids, NO_LABEL)
     for row, r in enumerate(records):
-        ids[row, : len(r)], mask[row, : len(r)], labels[row, : len(r)] = r, 1, r
+        ids[row, : len(r.ids)], mask[row, : len(r.ids)], labels[row, : len(r.ids)] = r.ids, 1, r.labels
     return dict(input_ids=ids, attention_mask=mask, labels=labels)
 
 
@@ -223,10 +278,10 @@ def numbers(case, model, records):
     result = model(**batch)
     result.loss.backward()
     out["loss"] = result.loss
-    for i, ids in enumerate(records):
-        out[f"logits.{i}"] = result.logits[i, : len(ids)]
+    for i, r in enumerate(records):
+        out[f"logits.{i}"] = result.logits[i, : len(r.ids)]
         with torch.no_grad():
-            alone = model(ids[None]).logits[0]
+            alone = model(r.ids[None]).logits[0]
         torch.testing.assert_close(alone, out[f"logits.{i}"], rtol=1e-4, atol=1e-4)
     saved = get_peft_model_state_dict(model)
     norms = {}
@@ -237,7 +292,8 @@ def numbers(case, model, records):
     smallest = min(norms, key=norms.get)
     assert norms[smallest] > 1e-6, f"{case}: gradient of {smallest} vanishes"
     print(f"{case}: loss {result.loss.item():.6f}, smallest gradient norm {norms[smallest]:.3e} ({smallest})")
-    out["greedy"] = greedy(case, model, records[0][:8], 8)
+    if records[0].shifts:
+        out["greedy"] = greedy(case, model, records[0].ids[:8], 8)
     out |= steps(case, model, records, "adamw", lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.01))
     out |= steps(case, model, records, "sgd", lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.01))
     return out
@@ -257,9 +313,9 @@ def greedy(case, model, ids, count):
 def steps(case, model, records, name, optimizer):
     """Ten updates on the same batch. A second run sums the records in another order: what differs is rounding, and is printed."""
     losses, final = ten(model, optimizer, lambda m: m(**padded(records)).loss)
-    count = sum(len(r) - 1 for r in records)
+    count = sum(r.targets() for r in records)
     other_losses, other = ten(model, optimizer, lambda m: sum(
-        m(input_ids=r[None], labels=r[None]).loss * (len(r) - 1) for r in reversed(records)) / count)
+        m(input_ids=r.ids[None], labels=r.labels[None]).loss * r.targets() for r in reversed(records)) / count)
     drift = max((final[n] - other[n]).abs().max().item() for n in final)
     print(f"{case}: {name} {losses[0]:.4f} -> {losses[9]:.4f}; rounding alone moves a loss by "
           f"{(losses - other_losses).abs().max():.1e}, a parameter by {drift:.1e}")

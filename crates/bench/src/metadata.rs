@@ -6,9 +6,8 @@ use pocketune::families::{Config, Scaling};
 use crate::gguf::Header;
 use crate::weights::WeightType;
 
-/// Adds the entries of a configuration.
-pub fn write(header: &mut Header, config: &Config, name: &str, ty: WeightType) {
-    let architecture = config.family.architecture();
+/// Adds the entries of a configuration of `architecture`.
+pub fn write(header: &mut Header, config: &Config, architecture: &str, name: &str, ty: WeightType) {
     let key = |rest: &str| format!("{architecture}.{rest}");
     header.text("general.architecture", architecture);
     header.text("general.name", name);
@@ -30,8 +29,9 @@ pub fn write(header: &mut Header, config: &Config, name: &str, ty: WeightType) {
         header.number(&key("attention.sliding_window"), window);
     }
     header.number(&key("rope.dimension_count"), config.head_dim);
-    header.float(&key("rope.freq_base"), config.rope.theta as f32);
-    match config.rope.scaling {
+    let Some(rope) = &config.rope else { return };
+    header.float(&key("rope.freq_base"), rope.theta as f32);
+    match rope.scaling {
         // Divisors are a tensor of their own.
         Scaling::None | Scaling::Divisors(_) => {}
         Scaling::Linear(factor) => {

@@ -8,7 +8,7 @@ use pocketune::families::{Config, Scaling, gguf_name};
 use pocketune_kernels::BlockType;
 use pocketune_kernels::philox::Philox;
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::gguf::{ALIGNMENT, Header};
 use crate::weights::WeightType;
 use crate::{metadata, tokenizer, weights, write_whole};
@@ -20,9 +20,12 @@ const SEED: u64 = 0;
 /// # Errors
 /// The system's; no half-written file is left.
 pub fn write(config: &Config, name: &str, ty: WeightType, path: &Path) -> Result<()> {
+    let Some(architecture) = config.family.architecture() else {
+        return Err(Failure::new(format!("{name}: GGUF has no models of the family {}", config.family.model_type())));
+    };
     let tensors = tensors(config, ty)?;
     let mut header = Header::default();
-    metadata::write(&mut header, config, name, ty);
+    metadata::write(&mut header, config, architecture, name, ty);
     tokenizer::write(&mut header, config.vocab);
     for tensor in &tensors {
         header.tensor(&tensor.name, &tensor.dims, tensor.content.layout(), tensor.bytes());
@@ -84,7 +87,7 @@ fn tensors(config: &Config, ty: WeightType) -> Result<Vec<Tensor>> {
     let graph = config.graph(None)?;
     let name = |hf: &str| gguf_name(config.family, hf).expect("every tensor of a graph has a name in GGUF");
     let mut tensors = Vec::new();
-    if let Scaling::Divisors(divisors) = &config.rope.scaling {
+    if let Some(Scaling::Divisors(divisors)) = config.rope.as_ref().map(|rope| &rope.scaling) {
         let content = Content::Floats(divisors.clone());
         tensors.push(Tensor { name: "rope_freqs.weight".into(), dims: vec![divisors.len()], content });
     }

@@ -49,6 +49,7 @@ impl Request {
             return Err(Failure(format!("--max-tokens {}: at most {MOST_TOKENS}", self.max_tokens)));
         }
         let model = Model::open(&self.model).map_err(Failure::new)?;
+        model.check_next_token().map_err(Failure::new)?;
         let tokenizer = model.tokenizer().map_err(Failure::new)?;
         let mut prompt = Vec::new();
         if self.chat {

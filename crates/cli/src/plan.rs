@@ -86,7 +86,8 @@ fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
         }
     };
     so_far += peak.look().total;
-    let task = Task::training(options, &config, types, lora, options.max_seq_length, so_far).map_err(Failure::new)?;
+    let length = config.longest(options.max_seq_length);
+    let task = Task::training(options, &config, types, lora, length, so_far).map_err(Failure::new)?;
     // There may be a validation set; it is measured in the same memory.
     let task = Task { validates: true, ..task };
     // Some plans of the table use the disk, whatever the budget.

@@ -147,7 +147,8 @@ impl Host for Printer {
             (Event::Prepared { records, tokens, longest, cut, skipped }, _) => {
                 note(&format!("Data: {records} records, {tokens} tokens, the longest {longest}"));
                 if cut > 0 {
-                    note(&format!("Data: {cut} records were longer than --max-seq-length and were cut"));
+                    let limit = "--max-seq-length, or the model's positions";
+                    note(&format!("Data: {cut} records were longer than {longest} tokens and were cut ({limit})"));
                 }
                 if skipped > 0 {
                     note(&format!("Data: {skipped} records of fewer than two tokens were left out"));

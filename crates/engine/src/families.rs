@@ -6,13 +6,16 @@ mod gemma3_text;
 mod llama;
 mod mistral;
 mod names;
+mod opt;
+mod plain;
 mod qwen2;
 mod qwen3;
+mod roberta;
 mod rope;
 mod shapes;
 mod source;
 
-pub use config::{Config, Family, RopeSpec, Scaling};
+pub use config::{Config, Family, Learned, RopeSpec, Scaling};
 pub use names::gguf_name;
 pub use shapes::{SHAPES, Shape, shape};
 
@@ -34,6 +37,8 @@ impl Config {
             Family::Qwen2 => qwen2::config(&source),
             Family::Qwen3 => qwen3::config(&source),
             Family::Gemma3Text => gemma3_text::config(&source),
+            Family::Opt => opt::config(&source),
+            Family::Roberta => roberta::config(&source),
         }?;
         config.check().map_err(|fault| source.fault(fault))?;
         Ok(config)
@@ -47,10 +52,22 @@ impl Config {
         if let Some(lora) = lora {
             lora.check()?;
             lora.layers.check(self.layers)?;
+            lora.check_targets(self.family.naming())?;
         }
-        let mut b = Builder::new(&self.prefix, self.layers, lora);
+        Ok(match (self.family, self.learned) {
+            (Family::Opt, Some(learned)) => opt::graph(self, learned, lora),
+            (Family::Roberta, Some(learned)) => roberta::graph(self, learned, lora),
+            _ => self.decoder(lora),
+        })
+    }
+
+    /// The families with rotations.
+    fn decoder(&self, lora: Option<&LoraSpec>) -> Graph {
+        let mut b = Builder::new(&self.prefix, self.family.naming(), self.layers, lora);
         let tables = decoder::RopeTables::new(&mut b, self);
-        let mut x: ValueId = b.embed(self.vocab, self.hidden, self.embed_scale);
+        let table = b.name("embed_tokens.weight");
+        let table = b.table(&table, self.vocab, self.hidden);
+        let mut x: ValueId = b.embed(table, self.embed_scale, None);
         for block in 0..self.layers {
             b.enter(block);
             x = match self.family {
@@ -59,11 +76,12 @@ impl Config {
                 Family::Qwen2 => qwen2::block(&mut b, self, &tables, x),
                 Family::Qwen3 => qwen3::block(&mut b, self, &tables, x),
                 Family::Gemma3Text => gemma3_text::block(&mut b, self, &tables, x, block),
+                Family::Opt | Family::Roberta => unreachable!("they have no rotations"),
             };
         }
         b.leave();
         let x = b.norm(x, "norm", crate::graph::Role::Normed, self.hidden, self.norm_eps, self.norm_plus);
         let head = if self.tied { format!("{}embed_tokens.weight", self.prefix) } else { "lm_head.weight".into() };
-        Ok(b.cross_entropy(x, &head))
+        b.cross_entropy(x, &head, None)
     }
 }

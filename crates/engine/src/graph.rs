@@ -1,11 +1,11 @@
-//! A model's forward pass as a static graph of about ten coarse operations. Every value is a matrix of `[tokens, cols]` floats, so
+//! A model's forward pass as a static graph of ten coarse operations. Every value is a matrix of `[tokens, cols]` floats, so
 //! the graph holds for any number of tokens. It runs nothing and knows no file.
 
 pub mod adapter;
 pub mod builder;
 mod op;
 
-pub use adapter::{Layers, LoraSpec, Module, Target};
+pub use adapter::{Layers, LoraSpec, Module, Naming, Target};
 pub use builder::{Builder, Projection};
 pub use op::Op;
 
@@ -24,6 +24,28 @@ pub struct VectorId(pub usize);
 /// A trainable matrix, by number in [`Graph::params`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParamId(pub usize);
+
+/// A norm's numbers: layer norm where there is a bias, RMS norm where there is none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Norm {
+    /// Its weight.
+    pub weight: VectorId,
+    /// Its bias.
+    pub bias: Option<VectorId>,
+    /// Added to the mean square or to the variance.
+    pub eps: f32,
+}
+
+/// Tables whose rows are added to the embedding of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Added {
+    /// A row for every position.
+    pub positions: WeightId,
+    /// The row of the first position.
+    pub offset: usize,
+    /// Rows of token types, of which every token has the first.
+    pub types: Option<WeightId>,
+}
 
 /// A table of rotations, by number in [`Graph::ropes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,9 +68,9 @@ pub enum Role {
     AttentionOut,
     /// The log-sum-exp of attention's rows.
     LogSumExp,
-    /// The gate or up projection.
+    /// The gate or up projection, or what ReLU made of it in its place.
     Ffn,
-    /// The gated product.
+    /// The activated projection or the gated product.
     Activated,
     /// The low-rank inside of an adapter.
     LowRank,
@@ -196,6 +218,8 @@ pub struct Graph {
     pub ropes: Vec<RopeDecl>,
     /// Adapted linears, with two params each: A at `2 i`, B at `2 i + 1`.
     pub modules: Vec<Module>,
+    /// How its linears are called.
+    pub naming: Naming,
     /// Trainable matrices.
     pub params: Vec<Param>,
     /// Number of blocks.

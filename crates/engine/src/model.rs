@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use pocketune_formats::ModelFiles;
 use pocketune_text::{ChatTemplate, Tokenizer};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::families::Config;
 
 /// Where a model comes from.
@@ -52,6 +52,22 @@ impl Model {
         };
         let config = Config::read(&files)?;
         Ok(Self { files, config })
+    }
+
+    /// Checks that it predicts next tokens, as training on text, measuring and generating do.
+    ///
+    /// # Errors
+    /// When it is an encoder.
+    pub fn check_next_token(&self) -> Result<()> {
+        if !self.config.family.is_encoder() {
+            return Ok(());
+        }
+        let fault = format!(
+            "{} is an encoder, which has no next token; training it needs masked-LM prompts or a classification head, which are not \
+             supported yet (plan works)",
+            self.config.family.model_type()
+        );
+        Err(Error::Model { path: self.files.path().into(), fault })
     }
 
     /// Reads its tokenizer, which may know more tokens than the model: Gemma 3 1B's has one for images.

@@ -15,7 +15,7 @@ fn bits(named: Vec<(String, Vec<f32>)>) -> Vec<(String, Vec<u32>)> {
     named.into_iter().map(|(name, values)| (name, values.iter().map(|x| x.to_bits()).collect())).collect()
 }
 
-const CASES: [&str; 4] = ["llama.gguf", "mistral", "qwen3", "gemma3_text"];
+const CASES: [&str; 6] = ["llama.gguf", "mistral", "qwen3", "gemma3_text", "opt", "roberta"];
 
 /// Any policy that a planner could choose.
 fn policies() -> impl Strategy<Value = Policy> {
@@ -119,6 +119,24 @@ fn gradients_in_f32_do_not_depend_on_the_instruction_set() {
         let scalar = run(Isa::Scalar);
         for isa in Isa::ALL.iter().copied().filter(|isa| isa.available()) {
             assert_eq!(scalar, run(isa), "{case} on {}", isa.name());
+        }
+    }
+}
+
+#[test]
+fn a_step_in_pieces_has_the_gradients_of_the_whole() {
+    for case in CASES {
+        let golden = Golden::open(case);
+        let run = |name, rows| {
+            let policy = Policy { rows, ..policy_of(name, 64) };
+            let mut case = golden.case_on(Isa::detect().unwrap(), true, Mode::Accumulate, policy, 2);
+            (case.loss(None).to_bits(), bits(case.gradients()))
+        };
+        let whole = run(PolicyName::None, usize::MAX);
+        for name in [PolicyName::None, PolicyName::Block, PolicyName::Selective] {
+            for rows in [1, 7, 32] {
+                assert_eq!(whole, run(name, rows), "{case} {name:?} {rows}");
+            }
         }
     }
 }

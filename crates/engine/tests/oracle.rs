@@ -8,11 +8,16 @@ use pocketune::backend::Rule;
 use pocketune::plan::{Mode, PolicyName};
 use pocketune_kernels::update::{AdamW, Sgd};
 
-const FOLDERS: [&str; 6] = ["llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3_text"];
+const DECODERS: [&str; 7] = ["llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3_text", "opt"];
+const ENCODER: &str = "roberta";
 const GGUFS: [&str; 5] = ["llama.gguf", "llama3.gguf", "qwen2.gguf", "qwen3.gguf", "gemma3_text.gguf"];
 
+fn decoders() -> impl Iterator<Item = Golden> {
+    DECODERS.into_iter().chain(GGUFS).map(Golden::open)
+}
+
 fn cases() -> impl Iterator<Item = Golden> {
-    FOLDERS.into_iter().chain(GGUFS).map(Golden::open)
+    decoders().chain([Golden::open(ENCODER)])
 }
 
 /// Largest difference relative to the largest expected magnitude.
@@ -24,7 +29,7 @@ fn error(got: &[f32], want: &[f32]) -> f32 {
 
 #[test]
 fn logits_match_with_and_without_the_adapter() {
-    for golden in cases() {
+    for golden in decoders() {
         for (adapter, expected) in [(true, "logits.0"), (true, "logits.1"), (false, "logits_base.0")] {
             let ids = golden.ids(expected.ends_with('1') as usize);
             let got =
@@ -37,7 +42,7 @@ fn logits_match_with_and_without_the_adapter() {
 
 #[test]
 fn prompts_read_at_once_end_in_the_same_logits() {
-    for golden in cases() {
+    for golden in decoders() {
         let ids = golden.ids(0);
         let mut case = golden.case(true, Mode::Generate { context: ids.len() }, PolicyName::None, 2);
         let got = case.logits_at_once(&ids);
@@ -49,7 +54,7 @@ fn prompts_read_at_once_end_in_the_same_logits() {
 
 #[test]
 fn greedy_tokens_match() {
-    for golden in cases() {
+    for golden in decoders() {
         let prompt = &golden.ids(0)[..8];
         let want: Vec<u32> = golden.integers("greedy");
         let mut case = golden.case(true, Mode::Generate { context: 16 }, PolicyName::None, 1);
@@ -61,6 +66,19 @@ fn greedy_tokens_match() {
             logits = case.logits_of(best, past);
         }
         assert_eq!(got, want, "{}", golden.name);
+    }
+}
+
+#[test]
+fn logits_of_every_token_of_an_encoder_match() {
+    let golden = Golden::open(ENCODER);
+    for (adapter, expected) in [(true, "logits.0"), (true, "logits.1"), (false, "logits_base.0")] {
+        let ids = golden.ids(expected.ends_with('1') as usize);
+        let mut case = golden.case(adapter, Mode::Generate { context: ids.len() }, PolicyName::None, 2);
+        // The last row's logits are what a program leaves. Rows see each other in any order: each takes its turn as the last.
+        let got: Vec<f32> = (0..ids.len()).flat_map(|row| case.logits_with_last(&ids, row)).collect();
+        let error = error(&got, &golden.expected(expected));
+        assert!(error < 1e-4, "{expected}: {error:e}");
     }
 }
 
@@ -110,7 +128,7 @@ fn ten_steps(optimizer: &str, rule: impl Fn(u64) -> Rule) {
 
 #[test]
 fn configurations_of_both_transformers_versions_mean_the_same() {
-    for name in FOLDERS {
+    for name in DECODERS.into_iter().chain([ENCODER]) {
         let (new, old) = Golden::both_configs(name);
         assert_eq!(new, old, "{name}");
     }

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use pocketune_kernels::attention::{self, Heads, Segment};
+use pocketune_kernels::attention::{self, Heads, Segment, Window};
 use pocketune_kernels::matmul::{Ctx, Precision};
 use pocketune_kernels::{Isa, Pool, reference};
 
@@ -86,7 +86,7 @@ fn attentions(criterion: &mut Criterion) {
             let pool = Pool::new(threads).expect("threads start");
             let mut group = criterion.benchmark_group(format!("{} x{threads}", isa.name()));
             for ((queries, kv, d), n) in HEADS.into_iter().flat_map(|heads| LENGTHS.map(|n| (heads, n))) {
-                let heads = Heads { queries, kv, d, scale: 1.0 / (d as f32).sqrt(), window: None };
+                let heads = Heads { queries, kv, d, scale: 1.0 / (d as f32).sqrt(), window: Window::Past };
                 Case::new(heads, CHECKED, threads).check(isa, &pool);
                 let mut case = Case::new(heads, n, threads);
                 let pairs = (n * (n + 1) / 2 * queries * d) as u64;

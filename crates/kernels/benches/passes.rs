@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BatchSize, BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use pocketune_kernels::gated::{self, Act};
+use pocketune_kernels::activation::Act;
 use pocketune_kernels::rope::{self, Pairs};
 use pocketune_kernels::update::{AdamW, Sgd};
-use pocketune_kernels::{BlockType, Isa, Pool, blocks, cross_entropy, dequant, norm, reference, update};
+use pocketune_kernels::{BlockType, Isa, Pool, blocks, cross_entropy, dequant, gated, norm, reference, update};
 
 const ISAS: [Isa; 3] = [Isa::Avx2, Isa::Avx512, Isa::Amx];
 /// Tokens, width of the residual stream and of the feed-forward, elements of a head, and entries of a vocabulary: of Qwen2.5-0.5B but

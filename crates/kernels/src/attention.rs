@@ -1,4 +1,4 @@
-//! Causal attention over segments of rows, forward and backward, in tiles: scores live in one thread's scratch and are never
+//! Attention over segments of rows, forward and backward, in tiles: scores live in one thread's scratch and are never
 //! written out; only the log-sum-exp of each row is kept.
 //!
 //! In bf16 on AMX the inputs of the small products are rounded, as probabilities are; everything else is f32 always. Elsewhere all of it is.
@@ -33,8 +33,39 @@ pub struct Heads {
     pub d: usize,
     /// What scores are multiplied with.
     pub scale: f32,
-    /// How many keys a query sees, itself included; all before it when `None`.
-    pub window: Option<usize>,
+    /// Which keys a query sees.
+    pub window: Window,
+}
+
+/// Which keys of its segment a query sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Window {
+    /// All before it, and its own.
+    #[default]
+    Past,
+    /// At most so many of those, the last ones.
+    Last(usize),
+    /// All, those after it too: attention that is not causal.
+    Whole,
+}
+
+impl Window {
+    /// Causal attention, over at most `last` keys where there is such a number.
+    pub const fn causal(last: Option<usize>) -> Self {
+        match last {
+            Some(last) => Window::Last(last),
+            None => Window::Past,
+        }
+    }
+
+    /// Keys that a query of a segment of `length` tokens sees on average.
+    pub fn mean(self, length: f64) -> f64 {
+        match self {
+            Window::Past => (length + 1.0) / 2.0,
+            Window::Last(last) => ((length + 1.0) / 2.0).min(last as f64),
+            Window::Whole => length,
+        }
+    }
 }
 
 /// One record's rows: queries `q_start..+q_len` are the last `q_len` positions of the keys `k_start..+k_len`.
@@ -52,16 +83,24 @@ pub struct Segment {
 
 impl Segment {
     /// The keys, counted from `k_start`, that query `i` of the segment sees.
-    pub fn seen(&self, i: usize, window: Option<usize>) -> Range<usize> {
+    pub fn seen(&self, i: usize, window: Window) -> Range<usize> {
         let end = self.k_len - self.q_len + i + 1;
-        window.map_or(0, |window| end.saturating_sub(window))..end
+        match window {
+            Window::Past => 0..end,
+            Window::Last(last) => end.saturating_sub(last)..end,
+            Window::Whole => 0..self.k_len,
+        }
     }
 
     /// The queries that see any key of `keys`.
-    fn seeing(&self, keys: Range<usize>, window: Option<usize>) -> Range<usize> {
+    fn seeing(&self, keys: Range<usize>, window: Window) -> Range<usize> {
         let past = self.k_len - self.q_len;
-        let end = window.map_or(self.q_len, |window| (keys.end - 1 + window).saturating_sub(past).min(self.q_len));
-        keys.start.saturating_sub(past)..end
+        let first = keys.start.saturating_sub(past);
+        match window {
+            Window::Past => first..self.q_len,
+            Window::Last(last) => first..(keys.end - 1 + last).saturating_sub(past).min(self.q_len),
+            Window::Whole => 0..self.q_len,
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 //! the instruction set, the tile sizes and the number of threads. So all paths give the same bits, and a sum cut in pieces
 //! (an accumulating call that continues from what is there) has the bits of the whole.
 
+pub mod activation;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 pub mod attention;
@@ -16,8 +17,10 @@ pub mod blocks;
 pub mod cross_entropy;
 pub mod dequant;
 pub mod elementwise;
+pub mod embed;
 pub mod gated;
 pub mod isa;
+pub mod layer_norm;
 pub mod math;
 pub mod matmul;
 pub mod norm;

@@ -7,8 +7,8 @@
 
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
+use crate::activation::{self, Act};
 use crate::attention::{Heads, Segment};
-use crate::gated::Act;
 
 /// The two float types that the reference runs in.
 pub trait Real:
@@ -30,6 +30,8 @@ pub trait Real:
     fn ln(self) -> Self;
     /// The hyperbolic tangent.
     fn tanh(self) -> Self;
+    /// The error function.
+    fn erf(self) -> Self;
 }
 
 macro_rules! real {
@@ -47,11 +49,27 @@ macro_rules! real {
             fn tanh(self) -> Self {
                 $t::tanh(self)
             }
+            fn erf(self) -> Self {
+                erf(f64::from(self)) as $t
+            }
         }
     };
 }
 real!(f32);
 real!(f64);
+
+/// `2/sqrt(π) e^(-x²) Σ 2^n x^(2n+1) / (1·3·…·(2n+1))`: all terms have one sign, so nothing cancels. Beyond 6 it is 1 to the last bit.
+pub fn erf(x: f64) -> f64 {
+    if x.abs() > 6.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum) = (x, x);
+    for n in 1..200 {
+        term *= 2.0 * x * x / f64::from(2 * n + 1);
+        sum += term;
+    }
+    std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum
+}
 
 fn real<F: Real>(x: f32) -> F {
     F::from(x)
@@ -121,6 +139,45 @@ pub fn norm_backward<F: Real>(x: &[F], w: &[F], eps: f32, gy: &[F]) -> Vec<F> {
         }
         let back = dot * rstd * rstd * rstd / real(c as f32);
         gx.extend((0..c).map(|j| gy[j] * w[j] * rstd - row[j] * back));
+    }
+    gx
+}
+
+/// Layer norm: `y = (x - mean) w / sqrt(variance + eps) + b`, each row of `w.len()` elements on its own.
+pub fn layer_norm<F: Real>(x: &[F], w: &[F], b: &[F], eps: f32) -> Vec<F> {
+    let mut y = Vec::with_capacity(x.len());
+    for row in x.chunks_exact(w.len()) {
+        let (n, _) = standardised(row, eps);
+        y.extend((0..w.len()).map(|j| n[j] * w[j] + b[j]));
+    }
+    y
+}
+
+/// A row less its mean, over its standard deviation; and one over that.
+fn standardised<F: Real>(row: &[F], eps: f32) -> (Vec<F>, F) {
+    let c: F = real(row.len() as f32);
+    let mut sum = real::<F>(0.0);
+    for &x in row {
+        sum += x;
+    }
+    let mean = sum / c;
+    let centred: Vec<F> = row.iter().map(|&x| x - mean).collect();
+    let rstd = rstd(&centred, eps);
+    (centred.into_iter().map(|x| x * rstd).collect(), rstd)
+}
+
+/// `gx = rstd (gy w - mean(gy w) - n mean(gy w n))`, `n` being the standardised row.
+pub fn layer_norm_backward<F: Real>(x: &[F], w: &[F], eps: f32, gy: &[F]) -> Vec<F> {
+    let c = w.len();
+    let mut gx = Vec::with_capacity(x.len());
+    for (row, gy) in x.chunks_exact(c).zip(gy.chunks_exact(c)) {
+        let (n, rstd) = standardised(row, eps);
+        let (mut plain, mut along) = (real::<F>(0.0), real::<F>(0.0));
+        for j in 0..c {
+            plain += gy[j] * w[j] / real(c as f32);
+            along += gy[j] * w[j] * n[j] / real(c as f32);
+        }
+        gx.extend((0..c).map(|j| rstd * (gy[j] * w[j] - plain - n[j] * along)));
     }
     gx
 }
@@ -235,6 +292,16 @@ fn for_each_row(heads: Heads, segments: &[Segment], mut each: impl FnMut(usize, 
     }
 }
 
+/// `act(x)`.
+pub fn act<F: Real>(act: Act, x: &[F]) -> Vec<F> {
+    x.iter().map(|&x| activation(act, x).0).collect()
+}
+
+/// `gx = g act'(x)`.
+pub fn act_backward<F: Real>(act: Act, x: &[F], g: &[F]) -> Vec<F> {
+    x.iter().zip(g).map(|(&x, &g)| g * activation(act, x).1).collect()
+}
+
 /// `act(gate) up`.
 pub fn gated<F: Real>(act: Act, gate: &[F], up: &[F]) -> Vec<F> {
     gate.iter().zip(up).map(|(&gate, &up)| activation(act, gate).0 * up).collect()
@@ -259,12 +326,19 @@ fn activation<F: Real>(act: Act, x: F) -> (F, F) {
             (x * s, s * (one + x * (one - s)))
         }
         Act::GeluTanh => {
-            let (half, a, b) =
-                (real::<F>(0.5), real::<F>(crate::gated::GELU_SCALE), real::<F>(crate::gated::GELU_CUBIC));
+            let (half, a, b) = (real::<F>(0.5), real::<F>(activation::GELU_SCALE), real::<F>(activation::GELU_CUBIC));
             let t = (a * (x + b * x * x * x)).tanh();
             let slope = a * (one + real::<F>(3.0) * b * x * x);
             (half * x * (one + t), half * (one + t) + half * x * (one - t * t) * slope)
         }
+        Act::Gelu => {
+            let root: F = real::<F>(2.0).sqrt();
+            let below = real::<F>(0.5) * (one + (x / root).erf());
+            let density = real::<F>(crate::math::NORMAL_PEAK) * (-x * x / (one + one)).exp();
+            (x * below, below + x * density)
+        }
+        Act::Relu if x > real(0.0) => (x, one),
+        Act::Relu => (real(0.0), real(0.0)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Every derivative of the scalar reference against finite differences in f64.
 
-use pocketune_kernels::attention::{Heads, Segment};
-use pocketune_kernels::gated::Act;
+use pocketune_kernels::activation::Act;
+use pocketune_kernels::attention::{Heads, Segment, Window};
 use pocketune_kernels::philox::Philox;
 use pocketune_kernels::reference as op;
 
@@ -64,6 +64,21 @@ fn norm_by_input() {
 }
 
 #[test]
+fn layer_norm_by_input() {
+    let (x, w, b, weights) = (random(1, 12), random(2, 6), random(4, 6), random(3, 12));
+    let gx = op::layer_norm_backward(&x, &w, 1e-5, &weights);
+    check("x", &x, &weights, &gx, |x| op::layer_norm(x, &w, &b, 1e-5));
+}
+
+#[test]
+fn activation_by_input() {
+    for act in [Act::Silu, Act::GeluTanh, Act::Gelu, Act::Relu] {
+        let (x, weights) = (random(1, 9).iter().map(|x| x * 3.0).collect::<Vec<_>>(), random(2, 9));
+        check("x", &x, &weights, &op::act_backward(act, &x, &weights), |x| op::act(act, x));
+    }
+}
+
+#[test]
 fn rope_by_input_in_both_layouts() {
     let (d, positions) = (4, [0, 3, 1]);
     let table: Vec<(f64, f64)> =
@@ -81,7 +96,7 @@ fn attention_by_queries_keys_and_values_with_groups_windows_and_segments() {
         Segment { q_start: 0, q_len: 5, k_start: 0, k_len: 5 },
         Segment { q_start: 5, q_len: 3, k_start: 5, k_len: 3 },
     ];
-    for window in [None, Some(2)] {
+    for window in [Window::Past, Window::Last(2), Window::Whole] {
         let heads = Heads { queries: 4, kv: 2, d: 3, scale: 0.7, window };
         let (q, k, v) = (random(1, 8 * 12), random(2, 8 * 6), random(3, 8 * 6));
         let weights = random(4, 8 * 12);
@@ -95,7 +110,7 @@ fn attention_by_queries_keys_and_values_with_groups_windows_and_segments() {
 
 #[test]
 fn gated_activation_by_gate_and_up() {
-    for act in [Act::Silu, Act::GeluTanh] {
+    for act in [Act::Silu, Act::GeluTanh, Act::Gelu, Act::Relu] {
         let (gate, up, weights) = (random(1, 9), random(2, 9), random(3, 9));
         let (ggate, gup) = op::gated_backward(act, &gate, &up, &weights);
         check("gate", &gate, &weights, &ggate, |gate| op::gated(act, gate, &up));

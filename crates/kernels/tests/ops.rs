@@ -1,11 +1,13 @@
 //! Every fast kernel against the scalar reference on awkward sizes, and bit for bit against itself on every instruction set and
 //! number of threads.
 
-use pocketune_kernels::attention::{self, Heads, Segment};
-use pocketune_kernels::gated::{self, Act};
+use pocketune_kernels::activation::{self, Act};
+use pocketune_kernels::attention::{self, Heads, Segment, Window};
 use pocketune_kernels::matmul::{Ctx, Precision};
 use pocketune_kernels::philox::Philox;
-use pocketune_kernels::{Isa, Pool, cross_entropy, norm, reference, rope, update};
+use pocketune_kernels::{
+    BlockType, Isa, Pool, blocks, cross_entropy, embed, gated, layer_norm, norm, reference, rope, update,
+};
 
 fn random(stream: u64, len: usize) -> Vec<f32> {
     let numbers = Philox::new(11, stream);
@@ -57,6 +59,28 @@ fn norm_matches_the_reference() {
 }
 
 #[test]
+fn layer_norm_matches_the_reference() {
+    for (rows, width) in [(0, 5), (1, 1), (3, 17), (70, 64), (33, 576)] {
+        let (x, w, b, gy) = (random(1, rows * width), random(2, width), random(4, width), random(3, rows * width));
+        let y = same_bits("layer norm", |isa, pool| {
+            let mut y = vec![f32::NAN; x.len()];
+            layer_norm::forward(isa, pool, &x, &w, &b, 1e-5, &mut y);
+            y
+        });
+        close("layer norm", &y, &reference::layer_norm(&x, &w, &b, 1e-5), 1e-5);
+        let gx = same_bits("layer norm backward", |isa, pool| {
+            let mut gx = vec![f32::NAN; x.len()];
+            layer_norm::backward(isa, pool, &x, &w, 1e-5, &gy, &mut gx, false);
+            gx
+        });
+        close("layer norm backward", &gx, &reference::layer_norm_backward(&x, &w, 1e-5, &gy), 1e-4);
+        let mut sum = vec![1.0; x.len()];
+        layer_norm::backward(Isa::best(), &Pool::new(2).unwrap(), &x, &w, 1e-5, &gy, &mut sum, true);
+        assert!(sum.iter().zip(&gx).all(|(sum, gx)| *sum == 1.0 + gx));
+    }
+}
+
+#[test]
 fn rope_matches_the_reference_and_its_inverse_undoes_it() {
     let (d, rows) = (6, 19);
     let positions: Vec<u32> = (0..rows as u32).map(|i| i % 7).collect();
@@ -92,12 +116,14 @@ fn attention_on_amx_is_that_of_rounded_inputs() {
     }
     for lens in [&[1][..], &[2, 0, 3], &[64], &[17, 130], &[200]] {
         for (queries, kv, d, window) in [
-            (1, 1, 1, None),
-            (4, 2, 16, None),
-            (3, 3, 5, Some(1)),
-            (7, 1, 64, Some(70)),
-            (2, 1, 80, None),
-            (1, 1, 256, None),
+            (1, 1, 1, Window::Past),
+            (4, 2, 16, Window::Past),
+            (4, 2, 16, Window::Whole),
+            (3, 3, 5, Window::Last(1)),
+            (7, 1, 64, Window::Last(70)),
+            (2, 1, 80, Window::Past),
+            (2, 1, 80, Window::Whole),
+            (1, 1, 256, Window::Past),
         ] {
             let heads = Heads { queries, kv, d, scale: 1.0 / (d as f32).sqrt(), window };
             let (segments, n) = whole(lens);
@@ -139,9 +165,15 @@ fn attention_on_amx_is_that_of_rounded_inputs() {
 #[test]
 fn attention_matches_the_reference() {
     for lens in [&[1][..], &[5, 0, 3], &[64], &[65, 130], &[200]] {
-        for (queries, kv, d, window) in
-            [(1, 1, 1, None), (4, 2, 16, None), (3, 3, 5, Some(1)), (7, 1, 64, Some(70)), (2, 2, 32, Some(64))]
-        {
+        for (queries, kv, d, window) in [
+            (1, 1, 1, Window::Past),
+            (4, 2, 16, Window::Past),
+            (4, 2, 16, Window::Whole),
+            (3, 3, 5, Window::Last(1)),
+            (7, 1, 64, Window::Last(70)),
+            (7, 1, 64, Window::Whole),
+            (2, 2, 32, Window::Last(64)),
+        ] {
             let heads = Heads { queries, kv, d, scale: 0.3, window };
             let (segments, n) = whole(lens);
             let (q, k, v) = (random(1, n * queries * d), random(2, n * kv * d), random(3, n * kv * d));
@@ -177,7 +209,7 @@ fn attention_matches_the_reference() {
 
 #[test]
 fn attention_over_a_cache_equals_attention_over_the_whole() {
-    let heads = Heads { queries: 4, kv: 2, d: 16, scale: 0.25, window: Some(40) };
+    let heads = Heads { queries: 4, kv: 2, d: 16, scale: 0.25, window: Window::Last(40) };
     let n = 90;
     let (q, k, v) = (random(1, n * 64), random(2, n * 32), random(3, n * 32));
     let pool = Pool::new(2).unwrap();
@@ -197,8 +229,84 @@ fn attention_over_a_cache_equals_attention_over_the_whole() {
 }
 
 #[test]
+fn one_query_of_attention_that_is_not_causal_sees_every_key() {
+    let heads = Heads { queries: 4, kv: 2, d: 16, scale: 0.25, window: Window::Whole };
+    let (q, k, v) = (random(1, 64), random(2, 90 * 32), random(3, 90 * 32));
+    let segment = [Segment { q_start: 0, q_len: 1, k_start: 0, k_len: 90 }];
+    let (want, want_lse) = reference::attention(&q, &k, &v, heads, &segment);
+    let got = same_bits("one query", |isa, pool| {
+        let (mut out, mut lse) = (vec![f32::NAN; 64], vec![f32::NAN; 4]);
+        let mut scratch = vec![f32::NAN; attention::scratch(heads, pool.threads(), isa, Precision::F32)];
+        let mut ctx = Ctx { pool, isa, precision: Precision::F32, scratch: &mut scratch };
+        attention::forward(&mut ctx, heads, &segment, (&q, &k, &v), (&mut out, &mut lse));
+        [out, lse].concat()
+    });
+    close("out", &got[..64], &want, 1e-5);
+    close("lse", &got[64..], &want_lse, 1e-5);
+}
+
+#[test]
+fn activation_matches_the_reference() {
+    // Where the tanh form's curve is flat its slope is a difference of ones, and not that exact.
+    for (act, size) in [(Act::Silu, 4.0), (Act::GeluTanh, 1.0), (Act::Gelu, 4.0), (Act::Relu, 4.0)] {
+        for len in [0, 1, 31, 8193] {
+            let (x, g): (Vec<f32>, _) = (random(1, len).iter().map(|x| size * x).collect(), random(2, len));
+            let y = same_bits("activation", |isa, pool| {
+                let mut y = vec![f32::NAN; len];
+                activation::forward(isa, pool, act, &x, &mut y);
+                y
+            });
+            close("activation", &y, &reference::act(act, &x), 1e-6);
+            let in_place = same_bits("activation in place", |isa, pool| {
+                let mut x = x.clone();
+                activation::in_place(isa, pool, act, &mut x);
+                x
+            });
+            assert_eq!(in_place, y);
+            let gx = same_bits("activation backward", |isa, pool| {
+                let mut x = x.clone();
+                activation::backward(isa, pool, act, &mut x, &g);
+                x
+            });
+            close("gx", &gx, &reference::act_backward(act, &x, &g), 1e-6);
+        }
+    }
+}
+
+#[test]
+fn the_gradient_of_relu_can_be_told_from_its_value() {
+    let (x, g) = ([-1.0, -0.0, 0.0, 1e-30, 2.0], [3.0; 5]);
+    let (isa, pool) = (Isa::best(), Pool::new(1).unwrap());
+    let (mut by_input, mut by_value) = (x, [f32::NAN; 5]);
+    activation::forward(isa, &pool, Act::Relu, &x, &mut by_value);
+    activation::backward(isa, &pool, Act::Relu, &mut by_input, &g);
+    activation::backward(isa, &pool, Act::Relu, &mut by_value, &g);
+    assert_eq!((by_input, by_value), ([0.0, 0.0, 0.0, 3.0, 3.0], [0.0, 0.0, 0.0, 3.0, 3.0]));
+}
+
+#[test]
+fn rows_of_any_type_are_added_to_what_is_there() {
+    for ty in [BlockType::F32, BlockType::F16, BlockType::Q4_0, BlockType::Q8_0, BlockType::Q4_K] {
+        for len in [ty.block_len(), 3 * 256, 256 + 2 * ty.block_len().min(64)] {
+            let Some(bytes) = ty.row_bytes(len) else { continue };
+            // Small positive numbers in every field, so that no scale is NaN.
+            let row: Vec<u8> = (0..bytes).map(|i| (i * 37 % 41) as u8).collect();
+            let mut want = vec![0.0; len];
+            blocks::dequantize(ty, &row, &mut want);
+            want.iter_mut().zip(random(1, len)).for_each(|(want, x)| *want += x);
+            let got = same_bits("added row", |isa, _| {
+                let mut out = random(1, len);
+                embed::add_row(isa, ty, &row, &mut out);
+                out
+            });
+            assert_eq!(got, want, "{} of {len}", ty.name());
+        }
+    }
+}
+
+#[test]
 fn gated_activation_matches_the_reference() {
-    for act in [Act::Silu, Act::GeluTanh] {
+    for act in [Act::Silu, Act::GeluTanh, Act::Gelu, Act::Relu] {
         for len in [0, 1, 31, 8193] {
             let (gate, up, g) = (random(1, len), random(2, len), random(3, len));
             let out = same_bits("gated", |isa, pool| {

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 use crate::adapters::{self, Tensors};
 use crate::place::Place;
 
-/// Cases that are Hugging Face folders.
-pub const FOLDERS: [&str; 6] = ["llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3_text"];
+/// Cases that are Hugging Face folders of decoders.
+pub const FOLDERS: [&str; 7] = ["llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3_text", "opt"];
 /// Cases that are GGUF files too.
 pub const GGUFS: [&str; 5] = ["llama", "llama3", "qwen2", "qwen3", "gemma3_text"];
 

@@ -43,7 +43,7 @@ fn long_records_are_cut_and_that_is_said() {
     let texts = ["0123456789abcdef", "short", "0123456789!"];
     let (cut, said) = trained(&place, &model, &place.texts("long.jsonl", &texts), "--max-seq-length 10");
     assert!(said.contains("Data: 3 records, 25 tokens, the longest 10"), "{said}");
-    assert!(said.contains("2 records were longer than --max-seq-length and were cut"), "{said}");
+    assert!(said.contains("2 records were longer than 10 tokens and were cut (--max-seq-length"), "{said}");
     let by_hand = place.texts("cut.jsonl", &["0123456789", "short", "0123456789"]);
     let (same, said) = trained(&place, &model, &by_hand, "");
     assert!(cut == same);

@@ -6,7 +6,7 @@ mod check;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pocketune_kernels::attention::{self, Heads, Segment};
+use pocketune_kernels::attention::{self, Heads, Segment, Window};
 use pocketune_kernels::matmul::{Ctx, Shape, Start, Weight, nn, nn_scratch, nt, nt_scratch, tn, tn_scratch};
 use pocketune_kernels::{BlockType, Pool, dequant, norm};
 
@@ -24,7 +24,7 @@ pub const TOKENS: usize = 256;
 /// Rank of the adapter.
 pub const RANK: usize = 16;
 /// The attention that is timed.
-const HEADS: Heads = Heads { queries: 14, kv: 2, d: 64, scale: 0.125, window: None };
+const HEADS: Heads = Heads { queries: 14, kv: 2, d: 64, scale: 0.125, window: Window::Past };
 /// Bytes that are written to and read from the disk.
 const DISK: usize = 64 << 20;
 /// How long each kernel is run.

@@ -8,12 +8,14 @@ use std::path::Path;
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::matmul::{Ctx, Low, LowRank, Start, Weight, matvec, nn, nt, tn};
 use pocketune_kernels::update::{AdamW, Sgd};
-use pocketune_kernels::{Pool, attention, cross_entropy, dequant, elementwise, gated, norm, rope, update};
+use pocketune_kernels::{
+    Pool, activation, attention, cross_entropy, dequant, elementwise, embed, gated, layer_norm, norm, rope, update,
+};
 
 use super::disk::{Disk, Ticket};
 use super::{Arena, Weights};
 use crate::error::{Error, Result};
-use crate::graph::{Graph, ParamId, RopeId, VectorId, WeightId};
+use crate::graph::{Added, Graph, Norm, ParamId, RopeId, VectorId, WeightId};
 use crate::plan::{Buf, Grad, Instr, Layout, LoraAdd, LoraUp, Loss, Machine, Mode, Program, Span, States};
 use crate::store;
 
@@ -292,21 +294,43 @@ impl Cpu {
         let ctx = |scratch: Buf| Ctx { pool, isa, precision: self.machine.precision, scratch: w(scratch) };
         let one_row = n == 1 && matches!(program.mode, Mode::Generate { .. });
         match *instr {
-            Instr::Embed { weight, scale, out } => {
+            Instr::Embed { weight, scale, added, out } => {
                 let table = self.weights.matrix(weight);
+                let release = || {
+                    self.weights.release(weight);
+                    let tables = added.iter().flat_map(|added| [Some(added.positions), added.types]);
+                    tables.flatten().for_each(|table| self.weights.release(table));
+                };
                 for (row, (&id, out)) in batch.ids.iter().zip(w(out).chunks_exact_mut(table.cols)).enumerate() {
                     if program.stream && row % EMBED_PIECE == EMBED_PIECE - 1 {
-                        self.weights.release(weight);
+                        release();
                     }
                     dequant::dequantize_row(isa, table.ty, table.row(id as usize), out);
                     if scale != 1.0 {
                         out.iter_mut().for_each(|x| *x *= scale);
                     }
+                    if let Some(Added { positions, offset, types }) = added {
+                        let table = self.weights.matrix(positions);
+                        embed::add_row(isa, table.ty, table.row(offset + batch.positions[row] as usize), out);
+                        if let Some(types) = types {
+                            let table = self.weights.matrix(types);
+                            embed::add_row(isa, table.ty, table.row(0), out);
+                        }
+                    }
+                }
+                if program.stream {
+                    release();
                 }
             }
-            Instr::Norm { weight, eps, x, out } => norm::forward(isa, pool, r(x), vector(weight), eps, w(out)),
-            Instr::NormBackward { weight, eps, x, g, gx: (gx, add) } => {
-                norm::backward(isa, pool, r(x), vector(weight), eps, r(g), w(gx), add);
+            Instr::Norm { norm: Norm { weight, bias: None, eps }, x, out } => {
+                norm::forward(isa, pool, r(x), vector(weight), eps, w(out));
+            }
+            Instr::Norm { norm: Norm { weight, bias: Some(bias), eps }, x, out } => {
+                layer_norm::forward(isa, pool, r(x), vector(weight), vector(bias), eps, w(out));
+            }
+            Instr::NormBackward { norm: Norm { weight, bias, eps }, x, g, gx: (gx, add) } => {
+                let backward = if bias.is_some() { layer_norm::backward } else { norm::backward };
+                backward(isa, pool, r(x), vector(weight), eps, r(g), w(gx), add);
             }
             Instr::LoraDown { a, scale, x, h, scratch } => {
                 let h = w(h);
@@ -393,15 +417,19 @@ impl Cpu {
             }
             Instr::Gated { act, gate, up, out } => gated::forward(isa, pool, act, r(gate), r(up), w(out)),
             Instr::GatedBackward { act, gate, up, g } => gated::backward(isa, pool, act, w(gate), w(up), r(g)),
+            Instr::Activation { act, x, out: Some(out) } => activation::forward(isa, pool, act, r(x), w(out)),
+            Instr::Activation { act, x, out: None } => activation::in_place(isa, pool, act, w(x)),
+            Instr::ActivationBackward { act, x, g } => activation::backward(isa, pool, act, w(x), r(g)),
             Instr::Add { from, to } => elementwise::add(pool, w(to), r(from)),
             Instr::Copy { from, to } => w(to).copy_from_slice(r(from)),
-            Instr::CrossEntropy { weight, loss, x, gx, work } => {
-                let head = Head { weight, loss, stream: program.stream };
+            Instr::CrossEntropy { weight, bias, loss, x, gx, work } => {
+                let head = Head { weight, bias: bias.map(vector), loss, stream: program.stream };
                 *outcome = self.cross_entropy(head, r(x), gx.map(w), w(work), batch);
             }
-            Instr::Logits { weight, x, out, scratch } => {
-                let weight = self.weights.matrix(weight);
-                matvec(&mut ctx(scratch), weight, &r(x)[(n - 1) * weight.cols..], w(out), Start::Zero);
+            Instr::Logits { weight, bias, x, out, scratch } => {
+                let (weight, first) =
+                    (self.weights.matrix(weight), bias.map_or(Start::Zero, |b| Start::Bias(vector(b))));
+                matvec(&mut ctx(scratch), weight, &r(x)[(n - 1) * weight.cols..], w(out), first);
             }
             Instr::Update { param, grad, state } => {
                 let (grad, state) = (r(grad), state.map(w));
@@ -491,7 +519,7 @@ impl Cpu {
             };
             for piece in pieces.clone() {
                 let logits = &mut logits[place(&piece)];
-                nt(&mut ctx, matrix.part(piece.clone()), gathered, count, logits, Start::Zero, None);
+                nt(&mut ctx, matrix.part(piece.clone()), gathered, count, logits, head.start(&piece), None);
                 cross_entropy::take_in(isa, &self.pool, logits, piece.start, labels, &mut state);
                 if head.stream {
                     self.weights.release_rows(head.weight, piece);
@@ -507,7 +535,7 @@ impl Cpu {
             for piece in pieces {
                 let (logits, part) = (&mut logits[place(&piece)], matrix.part(piece.clone()));
                 if !head.loss.retain {
-                    nt(&mut ctx, part, gathered, count, logits, Start::Zero, None);
+                    nt(&mut ctx, part, gathered, count, logits, head.start(&piece), None);
                 }
                 cross_entropy::gradient(isa, &self.pool, logits, piece.start, labels, &state, scale);
                 let start = if piece.start == 0 { Start::Zero } else { Start::Output };
@@ -559,8 +587,16 @@ impl Cpu {
 
 /// The head of the model and how its loss is worked through.
 #[derive(Clone, Copy)]
-struct Head {
+struct Head<'a> {
     weight: WeightId,
+    bias: Option<&'a [f32]>,
     loss: Loss,
     stream: bool,
+}
+
+impl<'a> Head<'a> {
+    /// What the logits of a piece of the vocabulary start from.
+    fn start(&self, piece: &Range<usize>) -> Start<'a> {
+        self.bias.map_or(Start::Zero, |bias| Start::Bias(&bias[piece.clone()]))
+    }
 }

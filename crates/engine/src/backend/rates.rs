@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pocketune_kernels::attention::{self, Heads, Segment};
+use pocketune_kernels::attention::{self, Heads, Segment, Window};
 use pocketune_kernels::matmul::{Ctx, Shape, Start, Weight, nt, nt_scratch};
 use pocketune_kernels::{BlockType, Pool, dequant, norm};
 
@@ -59,7 +59,7 @@ fn run_kernels(machine: Machine, each: Duration) -> Rates {
     let row_bytes = ty.row_bytes(SIZE).unwrap_or(0);
     let dequantise =
         SIZE as f64 / best(each, || dequant::dequantize_row(machine.isa, ty, &blocks[..row_bytes], &mut row));
-    let heads = Heads { queries: 8, kv: 8, d: 64, scale: 0.1, window: None };
+    let heads = Heads { queries: 8, kv: 8, d: 64, scale: 0.1, window: Window::Past };
     let segments = [Segment { q_start: 0, q_len: TOKENS, k_start: 0, k_len: TOKENS }];
     let mut lse = vec![0.0; TOKENS * 8];
     let mut scratch = vec![0.0; attention::scratch(heads, machine.threads, machine.isa, machine.precision)];

@@ -1,6 +1,6 @@
 //! What the families share: the projections and rotations of an attention, and the gated feed-forward.
 
-use pocketune_kernels::attention::Heads;
+use pocketune_kernels::attention::{Heads, Window};
 use pocketune_kernels::rope::Pairs;
 
 use super::Config;
@@ -14,7 +14,8 @@ pub(super) struct RopeTables {
 
 impl RopeTables {
     pub(super) fn new(b: &mut Builder, config: &Config) -> Self {
-        let global = b.rope_table(config.rope.frequencies(config.head_dim));
+        let global = config.rope.as_ref().map_or(Vec::new(), |rope| rope.frequencies(config.head_dim));
+        let global = b.rope_table(global);
         let local = config.local_rope.as_ref().map_or(global, |rope| b.rope_table(rope.frequencies(config.head_dim)));
         Self { global, local }
     }
@@ -36,7 +37,7 @@ pub(super) fn attention(
     let (q_width, kv_width) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
     let projection = |target, rows, role, permuted| {
         let bias = if target == Target::O { c.o_bias } else { c.qkv_bias };
-        Projection { group: "self_attn", target, rows, bias, role, permuted }
+        Projection { target, rows, bias, role, permuted }
     };
     let mut q = b.linear(x, projection(Target::Q, q_width, Role::Projected, permuted));
     let mut k = b.linear(x, projection(Target::K, kv_width, Role::Projected, permuted));
@@ -53,7 +54,7 @@ pub(super) fn attention(
         kv: c.kv_heads,
         d: c.head_dim,
         scale: c.attention_scale,
-        window: c.window.filter(|_| windowed),
+        window: Window::causal(c.window.filter(|_| windowed)),
     };
     let out = b.attention(q, k, v, heads);
     b.linear(out, projection(Target::O, c.hidden, Role::Branch, None))
@@ -61,8 +62,7 @@ pub(super) fn attention(
 
 /// `down(act(gate(x)) up(x))`.
 pub(super) fn feed_forward(b: &mut Builder, c: &Config, x: ValueId) -> ValueId {
-    let projection =
-        |target, rows, role| Projection { group: "mlp", target, rows, bias: c.mlp_bias, role, permuted: None };
+    let projection = |target, rows, role| Projection { target, rows, bias: c.mlp_bias, role, permuted: None };
     let gate = b.linear(x, projection(Target::Gate, c.ffn, Role::Ffn));
     let up = b.linear(x, projection(Target::Up, c.ffn, Role::Ffn));
     let activated = b.gated(gate, up, c.act);

@@ -1,6 +1,6 @@
 //! Gemma 3 (text): norms before and after each sub-layer, q/k norms, windowed layers with their own rotation, scaled embeddings.
 
-use pocketune_kernels::gated::Act;
+use pocketune_kernels::activation::Act;
 
 use super::decoder::{RopeTables, attention, feed_forward};
 use super::source::Source;

@@ -1,24 +1,24 @@
 //! Real configurations by name, for questions about a model that isn't there yet and for benchmarks on random weights. Each is
-//! what [`Config::read`] gives for a GGUF file of that model. It holds no weights and no tokenizer, and it refuses to guess: a
-//! name that isn't here, or one whose family has no blocks yet, is an error that says which.
+//! what [`Config::read`] gives for a GGUF file of that model (of OPT and RoBERTa, for its folder). It holds no weights and no tokenizer, and
+//! it refuses to guess: a name that isn't here is an error that says which are.
 
-use pocketune_kernels::gated::Act;
+use pocketune_kernels::activation::Act;
 use pocketune_kernels::rope::Pairs;
 
-use super::{Config, Family, RopeSpec, Scaling, gemma3_text};
+use super::{Config, Family, Learned, RopeSpec, Scaling, gemma3_text, opt};
 use crate::error::{Error, Result};
 
 /// The configuration of the model called `name`.
 ///
 /// # Errors
-/// When the name is unknown, or its family is not supported yet.
+/// When the name is unknown.
 pub fn shape(name: &str) -> Result<Config> {
-    let fault = |fault| Error::Option { option: "shape", value: name.into(), fault };
     let Some(shape) = SHAPES.iter().find(|shape| shape.name == name) else {
         let names: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
-        return Err(fault(format!("unknown; known are {}", names.join(", "))));
+        let fault = format!("unknown; known are {}", names.join(", "));
+        return Err(Error::Option { option: "shape", value: name.into(), fault });
     };
-    shape.config().ok_or_else(|| fault(format!("the family '{}' is not supported yet", shape.model_type)))
+    Ok(shape.config())
 }
 
 /// The numbers that tell one model of a family from another.
@@ -26,8 +26,8 @@ pub fn shape(name: &str) -> Result<Config> {
 pub struct Shape {
     /// What users call it.
     pub name: &'static str,
-    /// Its `model_type`, which may be one that is not supported yet.
-    pub model_type: &'static str,
+    /// Its family.
+    pub family: Family,
     hidden: usize,
     layers: usize,
     ffn: usize,
@@ -53,25 +53,25 @@ enum Stretch {
 /// Every shape with a name, in the order of families and sizes.
 #[rustfmt::skip]
 pub const SHAPES: [Shape; 18] = [
-    //  name            model_type    hidden, layers, ffn, vocab   heads, kv, dim    head   theta   positions
-    row("smollm2-135m",   "llama",       [ 576, 30,  1536,  49152], [ 9,  3,  64], TIED,   1e5,   8192),
-    row("smollm2-360m",   "llama",       [ 960, 32,  2560,  49152], [15,  5,  64], TIED,   1e5,   8192),
-    row("smollm2-1.7b",   "llama",       [2048, 24,  8192,  49152], [32, 32,  64], TIED,   1.3e5, 8192),
-    row("tinyllama-1.1b", "llama",       [2048, 22,  5632,  32000], [32,  4,  64], UNTIED, 1e4,   2048),
-    row("llama-3.2-1b",   "llama",       [2048, 16,  8192, 128256], [32,  8,  64], TIED,   5e5, 131072).llama3(32.0),
-    row("llama-3.2-3b",   "llama",       [3072, 28,  8192, 128256], [24,  8, 128], TIED,   5e5, 131072).llama3(32.0),
-    row("qwen2.5-0.5b",   "qwen2",       [ 896, 24,  4864, 151936], [14,  2,  64], TIED,   1e6,  32768),
-    row("qwen2.5-1.5b",   "qwen2",       [1536, 28,  8960, 151936], [12,  2, 128], TIED,   1e6,  32768),
-    row("qwen2.5-3b",     "qwen2",       [2048, 36, 11008, 151936], [16,  2, 128], TIED,   1e6,  32768),
-    row("qwen2.5-7b",     "qwen2",       [3584, 28, 18944, 152064], [28,  4, 128], UNTIED, 1e6,  32768),
-    row("qwen3-0.6b",     "qwen3",       [1024, 28,  3072, 151936], [16,  8, 128], TIED,   1e6,  40960),
-    row("qwen3-1.7b",     "qwen3",       [2048, 28,  6144, 151936], [16,  8, 128], TIED,   1e6,  40960),
-    row("qwen3-4b",       "qwen3",       [2560, 36,  9728, 151936], [32,  8, 128], TIED,   1e6,  40960),
-    row("gemma3-270m",    "gemma3_text", [ 640, 18,  2048, 262144], [ 4,  1, 256], TIED,   1e6,  32768).window(512),
-    row("gemma3-1b",      "gemma3_text", [1152, 26,  6912, 262144], [ 4,  1, 256], TIED,   1e6,  32768).window(512),
-    row("gemma3-4b",      "gemma3_text", [2560, 34, 10240, 262208], [ 8,  4, 256], TIED,   1e6, 131072).window(1024).linear(8.0),
-    row("opt-1.3b",       "opt",         [2048, 24,  8192,  50272], [32, 32,  64], TIED,   0.0,   2048),
-    row("roberta-large",  "roberta",     [1024, 24,  4096,  50265], [16, 16,  64], TIED,   0.0,    512),
+    //  name              family             hidden, layers, ffn, vocab   heads, kv, dim    head   theta   positions
+    row("smollm2-135m",   Family::Llama,     [ 576, 30,  1536,  49152], [ 9,  3,  64], TIED,   1e5,   8192),
+    row("smollm2-360m",   Family::Llama,     [ 960, 32,  2560,  49152], [15,  5,  64], TIED,   1e5,   8192),
+    row("smollm2-1.7b",   Family::Llama,     [2048, 24,  8192,  49152], [32, 32,  64], TIED,   1.3e5, 8192),
+    row("tinyllama-1.1b", Family::Llama,     [2048, 22,  5632,  32000], [32,  4,  64], UNTIED, 1e4,   2048),
+    row("llama-3.2-1b",   Family::Llama,     [2048, 16,  8192, 128256], [32,  8,  64], TIED,   5e5, 131072).llama3(32.0),
+    row("llama-3.2-3b",   Family::Llama,     [3072, 28,  8192, 128256], [24,  8, 128], TIED,   5e5, 131072).llama3(32.0),
+    row("qwen2.5-0.5b",   Family::Qwen2,     [ 896, 24,  4864, 151936], [14,  2,  64], TIED,   1e6,  32768),
+    row("qwen2.5-1.5b",   Family::Qwen2,     [1536, 28,  8960, 151936], [12,  2, 128], TIED,   1e6,  32768),
+    row("qwen2.5-3b",     Family::Qwen2,     [2048, 36, 11008, 151936], [16,  2, 128], TIED,   1e6,  32768),
+    row("qwen2.5-7b",     Family::Qwen2,     [3584, 28, 18944, 152064], [28,  4, 128], UNTIED, 1e6,  32768),
+    row("qwen3-0.6b",     Family::Qwen3,     [1024, 28,  3072, 151936], [16,  8, 128], TIED,   1e6,  40960),
+    row("qwen3-1.7b",     Family::Qwen3,     [2048, 28,  6144, 151936], [16,  8, 128], TIED,   1e6,  40960),
+    row("qwen3-4b",       Family::Qwen3,     [2560, 36,  9728, 151936], [32,  8, 128], TIED,   1e6,  40960),
+    row("gemma3-270m",    Family::Gemma3Text,[ 640, 18,  2048, 262144], [ 4,  1, 256], TIED,   1e6,  32768).window(512),
+    row("gemma3-1b",      Family::Gemma3Text,[1152, 26,  6912, 262144], [ 4,  1, 256], TIED,   1e6,  32768).window(512),
+    row("gemma3-4b",      Family::Gemma3Text,[2560, 34, 10240, 262208], [ 8,  4, 256], TIED,   1e6, 131072).window(1024).linear(8.0),
+    row("opt-1.3b",       Family::Opt,       [2048, 24,  8192,  50272], [32, 32,  64], TIED,   0.0,   2048),
+    row("roberta-large",  Family::Roberta,   [1024, 24,  4096,  50265], [16, 16,  64], TIED,   0.0,    512),
 ];
 
 const TIED: bool = true;
@@ -79,7 +79,7 @@ const UNTIED: bool = false;
 
 const fn row(
     name: &'static str,
-    model_type: &'static str,
+    family: Family,
     [hidden, layers, ffn, vocab]: [usize; 4],
     [heads, kv_heads, head_dim]: [usize; 3],
     tied: bool,
@@ -89,7 +89,7 @@ const fn row(
     let (window, stretch) = (None, Stretch::No);
     Shape {
         name,
-        model_type,
+        family,
         hidden,
         layers,
         ffn,
@@ -106,42 +106,61 @@ const fn row(
 }
 
 impl Shape {
-    /// Its family, where it is supported.
-    pub fn family(&self) -> Option<Family> {
-        Family::ALL.into_iter().find(|family| family.model_type() == self.model_type)
+    /// Its configuration.
+    pub fn config(&self) -> Config {
+        let Self { family, hidden, layers, heads, head_dim, positions, .. } = *self;
+        match family {
+            Family::Opt | Family::Roberta => self.plain(),
+            _ => {
+                let gemma = family == Family::Gemma3Text;
+                let local_rope = RopeSpec { theta: gemma3_text::LOCAL_THETA, scaling: Scaling::None };
+                Config {
+                    family,
+                    hidden,
+                    layers,
+                    heads,
+                    kv_heads: self.kv_heads,
+                    head_dim,
+                    ffn: self.ffn,
+                    vocab: self.vocab,
+                    norm_eps: if family == Family::Llama { 1e-5 } else { 1e-6 },
+                    norm_plus: 0.0,
+                    tied: self.tied,
+                    act: if gemma { Act::GeluTanh } else { Act::Silu },
+                    learned: None,
+                    rope: Some(self.rope()),
+                    local_rope: gemma.then_some(local_rope),
+                    window: self.window,
+                    windowed: (1..=layers).map(|layer| gemma && layer % gemma3_text::PATTERN != 0).collect(),
+                    attention_scale: 1.0 / (head_dim as f32).sqrt(),
+                    qkv_bias: family == Family::Qwen2,
+                    o_bias: false,
+                    mlp_bias: false,
+                    embed_scale: if gemma { (hidden as f32).sqrt() } else { 1.0 },
+                    pairs: if family == Family::Llama { Pairs::Interleaved } else { Pairs::Halves },
+                    prefix: "model.".into(),
+                    max_positions: Some(positions),
+                }
+            }
+        }
     }
 
-    /// Its configuration, where its family is supported.
-    pub fn config(&self) -> Option<Config> {
-        let family = self.family()?;
-        let gemma = family == Family::Gemma3Text;
-        let local_rope = RopeSpec { theta: gemma3_text::LOCAL_THETA, scaling: Scaling::None };
-        Some(Config {
-            family,
-            hidden: self.hidden,
-            layers: self.layers,
-            heads: self.heads,
-            kv_heads: self.kv_heads,
-            head_dim: self.head_dim,
+    /// OPT and RoBERTa: both leave the first two rows of their position tables out.
+    fn plain(&self) -> Config {
+        let Self { family, hidden, layers, heads, head_dim, positions, .. } = *self;
+        let opt = family == Family::Opt;
+        let learned = Learned { rows: positions + opt::OFFSET, offset: opt::OFFSET, types: usize::from(!opt) };
+        let prefix = if opt { "model.decoder." } else { "roberta." }.into();
+        Config {
             ffn: self.ffn,
             vocab: self.vocab,
-            norm_eps: if family == Family::Llama { 1e-5 } else { 1e-6 },
-            norm_plus: 0.0,
+            norm_eps: opt::NORM_EPS,
             tied: self.tied,
-            act: if gemma { Act::GeluTanh } else { Act::Silu },
-            rope: self.rope(),
-            local_rope: gemma.then_some(local_rope),
-            window: self.window,
-            windowed: (1..=self.layers).map(|layer| gemma && layer % gemma3_text::PATTERN != 0).collect(),
-            attention_scale: 1.0 / (self.head_dim as f32).sqrt(),
-            qkv_bias: family == Family::Qwen2,
-            o_bias: false,
-            mlp_bias: false,
-            embed_scale: if gemma { (self.hidden as f32).sqrt() } else { 1.0 },
-            pairs: if family == Family::Llama { Pairs::Interleaved } else { Pairs::Halves },
-            prefix: "model.".into(),
-            max_positions: Some(self.positions),
-        })
+            act: if opt { Act::Relu } else { Act::Gelu },
+            learned: Some(learned),
+            max_positions: Some(positions),
+            ..Config::plain(family, hidden, layers, heads, head_dim, prefix)
+        }
     }
 
     fn rope(&self) -> RopeSpec {
@@ -179,7 +198,7 @@ mod tests {
 
     /// Published counts: adapter parameters with rank 8 on all linears, and parameters of the model (a tied head counted once;
     /// of Gemma 3 4B's 4,300,079,472, those that aren't its vision tower's or projector's).
-    const COUNTS: [(&str, usize, usize); 16] = [
+    const COUNTS: [(&str, usize, usize); 18] = [
         ("smollm2-135m", 2_442_240, 134_515_008),
         ("smollm2-360m", 4_341_760, 361_821_120),
         ("smollm2-1.7b", 9_043_968, 1_711_376_384),
@@ -196,6 +215,8 @@ mod tests {
         ("gemma3-270m", 1_898_496, 268_098_176),
         ("gemma3-1b", 6_522_880, 999_885_952),
         ("gemma3-4b", 14_901_248, 3_880_263_168),
+        ("opt-1.3b", 7_077_888, 1_315_758_080),
+        ("roberta-large", 3_538_944, 355_412_057),
     ];
 
     #[test]
@@ -210,21 +231,21 @@ mod tests {
             let vectors: usize = graph.vectors.iter().map(|vector| vector.len).sum();
             assert_eq!(weights + vectors, all, "{name}");
         }
-        let supported = SHAPES.iter().filter(|shape| shape.family().is_some()).map(|shape| shape.name);
-        assert!(supported.eq(COUNTS.map(|(name, ..)| name)));
+        assert!(SHAPES.iter().map(|shape| shape.name).eq(COUNTS.map(|(name, ..)| name)));
     }
 
     #[test]
-    fn a_name_that_is_unknown_or_not_supported_yet_is_refused_by_name() {
-        let refusal = |name| shape(name).unwrap_err().to_string();
-        assert!(refusal("gpt-9").starts_with("--shape gpt-9: unknown; known are smollm2-135m, smollm2-360m,"));
-        assert_eq!(refusal("opt-1.3b"), "--shape opt-1.3b: the family 'opt' is not supported yet");
-        assert_eq!(refusal("roberta-large"), "--shape roberta-large: the family 'roberta' is not supported yet");
+    fn an_unknown_name_is_refused_with_the_known_ones() {
+        let refusal = shape("gpt-9").unwrap_err().to_string();
+        assert!(refusal.starts_with("--shape gpt-9: unknown; known are smollm2-135m, smollm2-360m,"), "{refusal}");
+        assert!(refusal.ends_with("gemma3-4b, opt-1.3b, roberta-large"), "{refusal}");
     }
 
     #[test]
     fn the_divisors_of_llama_3_leave_short_waves_and_divide_long_ones_by_the_factor() {
-        let Scaling::Divisors(divisors) = shape("llama-3.2-1b").unwrap().rope.scaling else { panic!("no divisors") };
+        let Scaling::Divisors(divisors) = shape("llama-3.2-1b").unwrap().rope.unwrap().scaling else {
+            panic!("no divisors")
+        };
         assert_eq!((divisors.len(), divisors[0], divisors[31]), (32, 1.0, 32.0));
         assert!(divisors.is_sorted(), "{divisors:?}");
     }

@@ -1,7 +1,7 @@
 //! Reads configuration numbers from GGUF metadata or from a Hugging Face `config.json`, under either name.
 
 use pocketune_formats::{Gguf, ModelFiles};
-use pocketune_kernels::gated::Act;
+use pocketune_kernels::activation::Act;
 use pocketune_kernels::rope::Pairs;
 use serde_json::Value;
 
@@ -49,15 +49,15 @@ impl<'a> Source<'a> {
     }
 
     pub(super) fn family(&self) -> Result<Family> {
-        let (found, name): (_, fn(Family) -> &'static str) = match &self.kind {
+        let (found, name): (_, fn(Family) -> Option<&'static str>) = match &self.kind {
             Kind::Gguf { architecture, .. } => (*architecture, Family::architecture),
             Kind::Hf(config) => match config.get("model_type") {
-                Some(Value::String(model_type)) => (model_type.as_str(), Family::model_type),
+                Some(Value::String(model_type)) => (model_type.as_str(), |family| Some(family.model_type())),
                 _ => return Err(self.fault("config.json has no model_type".into())),
             },
         };
-        Family::ALL.into_iter().find(|&family| name(family) == found).ok_or_else(|| {
-            let mut known: Vec<&str> = Family::ALL.into_iter().map(name).collect();
+        Family::ALL.into_iter().find(|&family| name(family) == Some(found)).ok_or_else(|| {
+            let mut known: Vec<&str> = Family::ALL.into_iter().filter_map(name).collect();
             known.dedup();
             self.fault(format!("architecture '{found}' is unknown; known are {}", known.join(", ")))
         })
@@ -77,7 +77,7 @@ impl<'a> Source<'a> {
         found.map(|n| usize::try_from(n).map_err(|_| self.fault(format!("{hf} {n} is too large")))).transpose()
     }
 
-    fn needed(&self, hf: &str, gguf: &str) -> Result<usize> {
+    pub(super) fn needed(&self, hf: &str, gguf: &str) -> Result<usize> {
         self.number(hf, gguf)?.ok_or_else(|| self.fault(format!("{} is missing", self.name(hf, gguf))))
     }
 
@@ -106,8 +106,34 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn flag(&self, hf: &str) -> bool {
-        matches!(&self.kind, Kind::Hf(config) if config.get(hf) == Some(&Value::Bool(true)))
+    /// A yes or no of `config.json`, or what it is where nothing is said.
+    pub(super) fn flag(&self, hf: &str, default: bool) -> bool {
+        match &self.kind {
+            Kind::Hf(config) => config.get(hf).and_then(Value::as_bool).unwrap_or(default),
+            Kind::Gguf { .. } => default,
+        }
+    }
+
+    /// A word of `config.json`.
+    pub(super) fn text(&self, hf: &str) -> Option<String> {
+        match &self.kind {
+            Kind::Hf(config) => config.get(hf)?.as_str().map(String::from),
+            Kind::Gguf { .. } => None,
+        }
+    }
+
+    /// The activation that `config.json` names.
+    pub(super) fn act(&self, hf: &str) -> Result<Act> {
+        match self.text(hf).as_deref() {
+            Some("relu") => Ok(Act::Relu),
+            Some("gelu") => Ok(Act::Gelu),
+            Some("gelu_new" | "gelu_pytorch_tanh") => Ok(Act::GeluTanh),
+            Some("silu" | "swish") => Ok(Act::Silu),
+            other => {
+                let fault = format!("config.json: {hf} '{}' is unknown", other.unwrap_or("(missing)"));
+                Err(self.fault(format!("{fault}; known are relu, gelu, gelu_new, silu")))
+            }
+        }
     }
 
     fn has_tensor(&self, family: Family, name: &str) -> Result<bool> {
@@ -147,7 +173,8 @@ impl<'a> Source<'a> {
             norm_plus: 0.0,
             tied: !self.has_tensor(family, "lm_head.weight")?,
             act: Act::Silu,
-            rope: self.rope(head_dim)?,
+            learned: None,
+            rope: Some(self.rope(head_dim)?),
             local_rope: None,
             window: None,
             windowed: vec![false; layers.min(1 << 16)],
@@ -156,7 +183,11 @@ impl<'a> Source<'a> {
             o_bias: self.has_tensor(family, &format!("{prefix}layers.0.self_attn.o_proj.bias"))?,
             mlp_bias: self.has_tensor(family, &format!("{prefix}layers.0.mlp.down_proj.bias"))?,
             embed_scale: 1.0,
-            pairs: if self.is_gguf() && family.architecture() == "llama" { Pairs::Interleaved } else { Pairs::Halves },
+            pairs: if self.is_gguf() && family.architecture() == Some("llama") {
+                Pairs::Interleaved
+            } else {
+                Pairs::Halves
+            },
             prefix,
             max_positions: self.number("max_position_embeddings", "context_length")?,
         })
@@ -164,21 +195,28 @@ impl<'a> Source<'a> {
 
     /// Multimodal folders keep the text model one level down.
     fn prefix(&self) -> String {
-        let nested = ["language_model.model.", "model.language_model."];
-        let found = nested
-            .into_iter()
-            .find(|prefix| matches!(self.files.tensor(&format!("{prefix}embed_tokens.weight")), Ok(Some(_))));
-        found.unwrap_or("model.").into()
+        self.prefix_of(&["model.", "language_model.model.", "model.language_model."], "embed_tokens.weight")
+    }
+
+    /// The first of `prefixes` under which there is a tensor `name`; the very first where there is none.
+    pub(super) fn prefix_of(&self, prefixes: &[&str], name: &str) -> String {
+        let there = |prefix: &&&str| matches!(self.files.tensor(&format!("{prefix}{name}")), Ok(Some(_)));
+        prefixes.iter().find(there).or(prefixes.first()).copied().unwrap_or_default().into()
+    }
+
+    /// How many rows the tensor called `name` has.
+    pub(super) fn rows_of(&self, name: &str) -> Result<usize> {
+        match self.files.tensor(name)? {
+            Some(tensor) => Ok(tensor.shape.first().copied().unwrap_or(0)),
+            None => Err(self.fault(format!("tensor {name} is missing"))),
+        }
     }
 
     /// The vocabulary is as large as the embedding, whatever else a file says.
     fn vocab(&self, family: Family, prefix: &str) -> Result<usize> {
         let hf = format!("{prefix}embed_tokens.weight");
         let name = if self.is_gguf() { super::gguf_name(family, &hf).unwrap_or_default() } else { hf };
-        match self.files.tensor(&name)? {
-            Some(tensor) => Ok(tensor.shape.first().copied().unwrap_or(0)),
-            None => Err(self.fault(format!("tensor {name} is missing"))),
-        }
+        self.rows_of(&name)
     }
 
     fn check_act(&self, family: Family) -> Result<()> {
@@ -197,7 +235,7 @@ impl<'a> Source<'a> {
 
     /// Qwen's optional sliding window, which no published model uses.
     pub(super) fn no_sliding_window(&self) -> Result<()> {
-        if self.flag("use_sliding_window") {
+        if self.flag("use_sliding_window", false) {
             return Err(
                 self.fault("config.json: use_sliding_window is set, which is not supported for this family".into())
             );

@@ -16,20 +16,35 @@ pub enum Target {
 }
 
 impl Target {
-    /// All seven, in the order of a block.
+    /// All seven, in the order of a block. Blocks without a gate have the other six.
     pub const ALL: [Target; 7] = [Target::Q, Target::K, Target::V, Target::O, Target::Gate, Target::Up, Target::Down];
 
-    /// The Hugging Face module name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Target::Q => "q_proj",
-            Target::K => "k_proj",
-            Target::V => "v_proj",
-            Target::O => "o_proj",
-            Target::Gate => "gate_proj",
-            Target::Up => "up_proj",
-            Target::Down => "down_proj",
-        }
+    /// What a block calls it, where blocks of that kind have it.
+    pub const fn path(self, naming: Naming) -> Option<&'static str> {
+        Some(match (self, naming) {
+            (Target::Q, Naming::Llama | Naming::Opt) => "self_attn.q_proj",
+            (Target::K, Naming::Llama | Naming::Opt) => "self_attn.k_proj",
+            (Target::V, Naming::Llama | Naming::Opt) => "self_attn.v_proj",
+            (Target::O, Naming::Llama) => "self_attn.o_proj",
+            (Target::Gate, Naming::Llama) => "mlp.gate_proj",
+            (Target::Up, Naming::Llama) => "mlp.up_proj",
+            (Target::Down, Naming::Llama) => "mlp.down_proj",
+            (Target::O, Naming::Opt) => "self_attn.out_proj",
+            (Target::Up, Naming::Opt) => "fc1",
+            (Target::Down, Naming::Opt) => "fc2",
+            (Target::Q, Naming::Roberta) => "attention.self.query",
+            (Target::K, Naming::Roberta) => "attention.self.key",
+            (Target::V, Naming::Roberta) => "attention.self.value",
+            (Target::O, Naming::Roberta) => "attention.output.dense",
+            (Target::Up, Naming::Roberta) => "intermediate.dense",
+            (Target::Down, Naming::Roberta) => "output.dense",
+            (Target::Gate, Naming::Opt | Naming::Roberta) => return None,
+        })
+    }
+
+    /// The module's own name, the last word of its path.
+    pub fn name(self, naming: Naming) -> Option<&'static str> {
+        self.path(naming)?.rsplit('.').next()
     }
 
     /// The GGUF tensor name.
@@ -45,7 +60,8 @@ impl Target {
         }
     }
 
-    /// Reads a comma-separated list of either kind of name, or `all-linear`.
+    /// Reads a comma-separated list of names, or `all-linear`. A name may be any family's, or GGUF's, and stands for all linears whose path
+    /// ends in it, as in PEFT: `dense` is three of RoBERTa's.
     ///
     /// # Errors
     /// When a name is unknown or none is given.
@@ -56,17 +72,60 @@ impl Target {
         }
         let mut targets = Vec::new();
         for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            let known = Self::ALL.into_iter().find(|target| {
-                [target.name(), target.gguf_name()].contains(&name) || target.name().strip_suffix("_proj") == Some(name)
-            });
-            targets.push(known.ok_or_else(|| {
-                let names: Vec<&str> = Self::ALL.iter().map(|target| target.name()).collect();
-                fault(format!("unknown module '{name}'; known are {} and all-linear", names.join(", ")))
-            })?);
+            let before = targets.len();
+            targets.extend(Self::ALL.into_iter().filter(|target| target.is_called(name)));
+            if targets.len() == before {
+                let names: Vec<&str> = Self::ALL.iter().filter_map(|target| target.name(Naming::Llama)).collect();
+                return Err(fault(format!(
+                    "unknown module '{name}'; known are {}, out_proj, fc1, fc2, query, key, value, dense and all-linear",
+                    names.join(", ")
+                )));
+            }
         }
         targets.sort_unstable();
         targets.dedup();
         if targets.is_empty() { Err(fault("no module named".into())) } else { Ok(targets) }
+    }
+
+    fn is_called(self, name: &str) -> bool {
+        let ends = |path: &str| path.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        let short = self.name(Naming::Llama).and_then(|name| name.strip_suffix("_proj"));
+        self.gguf_name() == name || short == Some(name) || Naming::ALL.iter().filter_map(|&n| self.path(n)).any(ends)
+    }
+}
+
+/// How blocks call their linears.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Naming {
+    /// As llama does, and most since.
+    #[default]
+    Llama,
+    /// As OPT does.
+    Opt,
+    /// As BERT did, and RoBERTa.
+    Roberta,
+}
+
+impl Naming {
+    /// All of them.
+    pub const ALL: [Naming; 3] = [Naming::Llama, Naming::Opt, Naming::Roberta];
+
+    /// What comes before a block's number.
+    pub const fn blocks(self) -> &'static str {
+        match self {
+            Naming::Llama | Naming::Opt => "layers",
+            Naming::Roberta => "layer",
+        }
+    }
+
+    /// The number of its block, and which linear of it, a module's full path names.
+    pub fn read(path: &str) -> Option<(usize, Target)> {
+        Self::ALL.into_iter().find_map(|naming| {
+            let (_, rest) = path.split_once(&format!("{}.", naming.blocks()))?;
+            let (block, inside) = rest.split_once('.')?;
+            let target = Target::ALL.into_iter().find(|target| target.path(naming) == Some(inside))?;
+            Some((block.parse().ok()?, target))
+        })
     }
 }
 
@@ -142,6 +201,21 @@ impl LoraSpec {
             return fault("lora-alpha", self.alpha.to_string(), "alpha is a number above 0");
         }
         Ok(())
+    }
+
+    /// Checks that blocks with such linears have all that are named; `all-linear` means those that there are.
+    ///
+    /// # Errors
+    /// The first that they lack.
+    pub fn check_targets(&self, naming: Naming) -> Result<()> {
+        let lacking = self.targets.iter().find(|target| target.path(naming).is_none());
+        match lacking.and_then(|target| target.name(Naming::Llama)) {
+            Some(name) if self.targets.len() < Target::ALL.len() => {
+                let fault = "the blocks of this model have no such linear".into();
+                Err(Error::Option { option: "lora-targets", value: name.into(), fault })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// alpha / rank.

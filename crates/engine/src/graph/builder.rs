@@ -1,19 +1,17 @@
 //! The words that a family's file is written in: each makes a node and gives back its value.
 
+use pocketune_kernels::activation::Act;
 use pocketune_kernels::attention::Heads;
-use pocketune_kernels::gated::Act;
 use pocketune_kernels::rope::Pairs;
 
 use super::{
-    Graph, LoraSpec, Module, Node, Op, Param, ParamId, Role, RopeDecl, RopeId, Stage, Target, Value, ValueId,
-    VectorDecl, VectorId, WeightDecl, WeightId,
+    Added, Graph, LoraSpec, Module, Naming, Node, Norm, Op, Param, ParamId, Role, RopeDecl, RopeId, Stage, Target,
+    Value, ValueId, VectorDecl, VectorId, WeightDecl, WeightId,
 };
 
 /// A linear of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Projection {
-    /// The module it belongs to, such as `mlp`.
-    pub group: &'static str,
     /// Which one it is.
     pub target: Target,
     /// Outputs.
@@ -39,8 +37,15 @@ pub struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     /// A graph of `blocks` blocks, whose tensors' names start with `prefix`, with adapters as `lora` says.
-    pub fn new(prefix: &'a str, blocks: usize, lora: Option<&'a LoraSpec>) -> Self {
-        Self { graph: Graph { blocks, ..Graph::default() }, lora, prefix, block: None, stage: Stage::Before, blocks }
+    pub fn new(prefix: &'a str, naming: Naming, blocks: usize, lora: Option<&'a LoraSpec>) -> Self {
+        Self {
+            graph: Graph { blocks, naming, ..Graph::default() },
+            lora,
+            prefix,
+            block: None,
+            stage: Stage::Before,
+            blocks,
+        }
     }
 
     /// The next nodes belong to block `block`.
@@ -54,9 +59,10 @@ impl<'a> Builder<'a> {
         self.block = None;
     }
 
-    fn name(&self, name: &str) -> String {
+    /// The full name of what the block, or the model outside of blocks, calls `name`.
+    pub fn name(&self, name: &str) -> String {
         match self.block {
-            Some(block) => format!("{}layers.{block}.{name}", self.prefix),
+            Some(block) => format!("{}{}.{block}.{name}", self.prefix, self.graph.naming.blocks()),
             None => format!("{}{name}", self.prefix),
         }
     }
@@ -99,13 +105,17 @@ impl<'a> Builder<'a> {
         RopeId(self.graph.ropes.len() - 1)
     }
 
-    /// The embedding of every token, times `scale`.
-    pub fn embed(&mut self, vocab: usize, hidden: usize, scale: f32) -> ValueId {
-        let name = self.name("embed_tokens.weight");
-        self.graph.vocab = vocab;
-        let weight = self.weight(WeightDecl { name, rows: vocab, cols: hidden });
-        let out = self.value("x", Role::BlockInput, hidden);
-        self.node(Op::Embed { weight, scale }, &[], &[out]);
+    /// A table of `rows` rows, whose full name is `name`.
+    pub fn table(&mut self, name: &str, rows: usize, cols: usize) -> WeightId {
+        self.weight(WeightDecl { name: name.into(), rows, cols })
+    }
+
+    /// The embedding of every token, times `scale`, plus the rows that are `added`.
+    pub fn embed(&mut self, table: WeightId, scale: f32, added: Option<Added>) -> ValueId {
+        let WeightDecl { rows, cols, .. } = self.graph.weights[table.0];
+        self.graph.vocab = rows;
+        let out = self.value("x", Role::BlockInput, cols);
+        self.node(Op::Embed { weight: table, scale, added }, &[], &[out]);
         out
     }
 
@@ -115,18 +125,39 @@ impl<'a> Builder<'a> {
         let weight = self.vector(weight, width, plus);
         let cols = self.cols(x);
         let out = self.value(name, role, cols);
-        self.node(Op::Norm { weight, width, eps }, &[x], &[out]);
+        self.node(Op::Norm(Norm { weight, bias: None, eps }), &[x], &[out]);
+        out
+    }
+
+    /// Layer norm over all columns, with the weight and the bias of the module whose full name is `module`.
+    pub fn layer_norm(&mut self, x: ValueId, module: &str, role: Role, eps: f32) -> ValueId {
+        let cols = self.cols(x);
+        let weight = self.vector(format!("{module}.weight"), cols, 0.0);
+        let bias = Some(self.vector(format!("{module}.bias"), cols, 0.0));
+        let out = self.value("norm", role, cols);
+        self.node(Op::Norm(Norm { weight, bias, eps }), &[x], &[out]);
+        out
+    }
+
+    /// A square linear without an adapter, with a bias; its full name is `module`.
+    pub fn dense(&mut self, x: ValueId, module: &str, role: Role) -> ValueId {
+        let cols = self.cols(x);
+        let weight = self.table(&format!("{module}.weight"), cols, cols);
+        let bias = Some(self.vector(format!("{module}.bias"), cols, 0.0));
+        let out = self.value("dense", role, cols);
+        self.node(Op::Linear { weight, bias, lora: None }, &[x], &[out]);
         out
     }
 
     /// A linear, with an adapter where the specification has one.
     pub fn linear(&mut self, x: ValueId, linear: Projection) -> ValueId {
-        let Projection { group, target, rows, bias, role, permuted } = linear;
-        let (path, cols) = (self.name(&format!("{group}.{}", target.name())), self.cols(x));
+        let Projection { target, rows, bias, role, permuted } = linear;
+        let name = target.path(self.graph.naming).expect("families ask for linears that they have");
+        let (path, cols) = (self.name(name), self.cols(x));
         let lora = self.adapter(x, &path, target, rows, permuted);
         let weight = self.weight(WeightDecl { name: format!("{path}.weight"), rows, cols });
         let bias = bias.then(|| self.vector(format!("{path}.bias"), rows, 0.0));
-        let out = self.value(target.name(), role, rows);
+        let out = self.value(last_word(name), role, rows);
         match lora {
             Some((h, b, scale)) => self.node(Op::Linear { weight, bias, lora: Some((b, scale)) }, &[x, h], &[out]),
             None => self.node(Op::Linear { weight, bias, lora: None }, &[x], &[out]),
@@ -164,7 +195,7 @@ impl<'a> Builder<'a> {
         out
     }
 
-    /// Causal attention.
+    /// Attention.
     pub fn attention(&mut self, q: ValueId, k: ValueId, v: ValueId, heads: Heads) -> ValueId {
         let out = self.value("attention", Role::AttentionOut, heads.queries * heads.d);
         let lse = self.value("logsumexp", Role::LogSumExp, heads.queries);
@@ -182,6 +213,14 @@ impl<'a> Builder<'a> {
         out
     }
 
+    /// The activation alone. ReLU takes the place of its input, and with it the role that policies keep.
+    pub fn activation(&mut self, x: ValueId, act: Act) -> ValueId {
+        let (cols, role) = (self.cols(x), if act == Act::Relu { Role::Ffn } else { Role::Activated });
+        let out = self.value("activated", role, cols);
+        self.node(Op::Activation { act }, &[x], &[out]);
+        out
+    }
+
     /// The residual sum of `x` and a sub-layer's output.
     pub fn add(&mut self, x: ValueId, branch: ValueId, name: &'static str, role: Role) -> ValueId {
         let cols = self.cols(x);
@@ -190,11 +229,17 @@ impl<'a> Builder<'a> {
         out
     }
 
-    /// The head `name` with the loss; ends the graph.
-    pub fn cross_entropy(mut self, x: ValueId, name: &str) -> Graph {
+    /// The head `name` with the loss, and a bias on its logits where one is named; ends the graph.
+    pub fn cross_entropy(mut self, x: ValueId, name: &str, bias: Option<&str>) -> Graph {
         let (rows, cols) = (self.graph.vocab, self.cols(x));
-        let weight = self.weight(WeightDecl { name: name.into(), rows, cols });
-        self.node(Op::CrossEntropy { weight }, &[x], &[]);
+        let weight = self.table(name, rows, cols);
+        let bias = bias.map(|bias| self.vector(bias.into(), rows, 0.0));
+        self.node(Op::CrossEntropy { weight, bias }, &[x], &[]);
         self.graph
     }
+}
+
+/// What a module is called in its parent.
+fn last_word(path: &'static str) -> &'static str {
+    path.rsplit('.').next().unwrap_or(path)
 }

@@ -1,30 +1,25 @@
 //! The operations, and for each: which of its values its derivative reads, whether it may overwrite an input, and its cost.
 
-use pocketune_kernels::attention::Heads;
-use pocketune_kernels::gated::Act;
+use pocketune_kernels::activation::Act;
+use pocketune_kernels::attention::{Heads, Window};
 use pocketune_kernels::rope::Pairs;
 
-use super::{Graph, Node, ParamId, RopeId, ValueId, VectorId, WeightId};
+use super::{Added, Graph, Node, Norm, ParamId, RopeId, ValueId, VectorId, WeightId};
 
 /// A coarse operation. The derivative of each lies beside its forward in the kernel of the same name.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// Rows of a table, by token, times a scale: `-> x`.
+    /// Rows of a table, by token, times a scale, and rows of others by position: `-> x`.
     Embed {
         /// The table, `[vocab, hidden]`.
         weight: WeightId,
         /// What rows are multiplied with.
         scale: f32,
+        /// What is added to them.
+        added: Option<Added>,
     },
-    /// RMS norm over groups of `width` columns: `x -> y`.
-    Norm {
-        /// Its weight.
-        weight: VectorId,
-        /// Elements that share a statistic.
-        width: usize,
-        /// Added to the mean square.
-        eps: f32,
-    },
+    /// A norm over groups of columns, as many as its weight has elements: `x -> y`.
+    Norm(Norm),
     /// The first factor of an adapter, scaled: `x -> h = scale x Aᵀ`.
     LoraDown {
         /// The factor A.
@@ -50,7 +45,7 @@ pub enum Op {
         /// How elements pair up.
         pairs: Pairs,
     },
-    /// Causal attention: `q, k, v -> out, lse`.
+    /// Attention: `q, k, v -> out, lse`.
     Attention {
         /// Its shape.
         heads: Heads,
@@ -60,12 +55,19 @@ pub enum Op {
         /// The activation.
         act: Act,
     },
+    /// `x -> act(x)`; ReLU in place.
+    Activation {
+        /// The activation.
+        act: Act,
+    },
     /// The residual sum, in place of the branch: `x, branch -> y`.
     Add,
     /// The head and the loss in one: `x ->`; logits never exist whole.
     CrossEntropy {
         /// The head, `[vocab, hidden]`.
         weight: WeightId,
+        /// Added to the logits.
+        bias: Option<VectorId>,
     },
 }
 
@@ -82,7 +84,7 @@ impl Op {
     /// The input that its output takes the place of.
     pub const fn in_place(&self) -> Option<usize> {
         match self {
-            Op::Rope { .. } => Some(0),
+            Op::Rope { .. } | Op::Activation { act: Act::Relu } => Some(0),
             Op::Add => Some(1),
             _ => None,
         }
@@ -98,9 +100,12 @@ impl Node {
             Op::LoraDown { .. } => vec![self.inputs[0]],
             // gB = hᵀ g; the frozen part reads no value at all.
             Op::Linear { lora: Some(_), .. } => vec![self.inputs[1]],
-            Op::Norm { .. } if any => vec![self.inputs[0]],
+            Op::Norm(_) if any => vec![self.inputs[0]],
             Op::Attention { .. } if any => self.inputs.iter().chain(&self.outputs).copied().collect(),
             Op::Gated { .. } if any => self.inputs.clone(),
+            // The sign of ReLU's value is that of its slope.
+            Op::Activation { act: Act::Relu } if any => self.outputs.clone(),
+            Op::Activation { .. } if any => self.inputs.clone(),
             _ => Vec::new(),
         }
     }
@@ -116,11 +121,14 @@ impl Node {
                 matrix(*weight) + lora.map_or(0.0, |(b, _)| 2.0 * graph.params[b.0].len() as f64)
             }
             Op::LoraDown { a, .. } => 2.0 * graph.params[a.0].len() as f64,
-            Op::CrossEntropy { weight } => matrix(*weight),
+            Op::CrossEntropy { weight, .. } => matrix(*weight),
             Op::Attention { heads } => {
-                4.0 * (heads.queries * heads.d) as f64 * heads.window.map_or(seen, |w| seen.min(w as f64))
+                let keys = if let Window::Last(last) = heads.window { seen.min(last as f64) } else { seen };
+                4.0 * (heads.queries * heads.d) as f64 * keys
             }
-            Op::Embed { .. } | Op::Norm { .. } | Op::Rope { .. } | Op::Gated { .. } | Op::Add => 0.0,
+            Op::Embed { .. } | Op::Norm(_) | Op::Rope { .. } | Op::Gated { .. } | Op::Activation { .. } | Op::Add => {
+                0.0
+            }
         }
     }
 }

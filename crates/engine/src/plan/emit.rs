@@ -57,7 +57,7 @@ pub(super) fn emit(request: Request) -> Program {
 /// Floats of the loss's work under `request`'s policy.
 pub(super) fn loss_work(request: Request) -> usize {
     let head = request.graph.nodes.iter().find_map(|node| match node.op {
-        Op::CrossEntropy { weight } => Some(weight),
+        Op::CrossEntropy { weight, .. } => Some(weight),
         _ => None,
     });
     let Some(weight) = head else { return 0 };

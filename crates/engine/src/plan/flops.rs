@@ -2,6 +2,8 @@
 //! times as the program runs them. Work that is done twice counts twice, because it is done; masked keys and rows without a label are
 //! not worked on, and do not count; norms, activations, rotations and updates are no products. A multiply-add is two operations.
 
+use pocketune_kernels::attention::Window;
+
 use super::{Instr, Loss, Program};
 use crate::graph::{Graph, ParamId, WeightId};
 
@@ -21,8 +23,8 @@ pub(super) struct Work {
     pub thin: f64,
     /// In attention, for each query and key it sees.
     pub attention: f64,
-    /// Keys that a query sees at most.
-    pub window: Option<usize>,
+    /// Keys that a query sees.
+    pub window: Window,
     /// With the head, a target.
     pub head: f64,
 }
@@ -75,7 +77,7 @@ pub struct Flops {
     token: f64,
     target: f64,
     /// For each query and key it sees, by window.
-    attention: Vec<(Option<usize>, f64)>,
+    attention: Vec<(Window, f64)>,
 }
 
 impl Flops {
@@ -108,10 +110,16 @@ impl Flops {
 }
 
 /// Queries and keys that see each other in a record.
-fn pairs(window: Option<usize>, length: usize) -> f64 {
+fn pairs(window: Window, length: usize) -> f64 {
     let triangle = |n: usize| n as f64 * (n as f64 + 1.0) / 2.0;
-    let window = window.unwrap_or(length).min(length);
-    triangle(window) + (length - window) as f64 * window as f64
+    match window {
+        Window::Past => triangle(length),
+        Window::Last(last) => {
+            let last = last.min(length);
+            triangle(last) + (length - last) as f64 * last as f64
+        }
+        Window::Whole => length as f64 * length as f64,
+    }
 }
 
 #[cfg(test)]
@@ -146,7 +154,8 @@ mod tests {
 
     #[test]
     fn pairs_are_counted_as_attention_sees_them() {
-        for (length, window) in [(1, None), (7, None), (7, Some(3)), (7, Some(7)), (7, Some(9)), (5, Some(1))] {
+        let windows = [1, 3, 7, 9].map(Window::Last).into_iter().chain([Window::Past, Window::Whole]);
+        for (length, window) in windows.flat_map(|window| [1, 5, 7].map(|length| (length, window))) {
             let segment = Segment { q_start: 0, q_len: length, k_start: 0, k_len: length };
             let seen: usize = (0..length).map(|query| segment.seen(query, window).len()).sum();
             assert_eq!(pairs(window, length), seen as f64, "{length} {window:?}");

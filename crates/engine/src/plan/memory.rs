@@ -113,7 +113,10 @@ pub(super) fn mapped(graph: &Graph, types: &[BlockType], program: &Program, inst
     }
     let part = instr.map_or(0, |instr| match instr {
         Instr::CrossEntropy { weight, loss, .. } => weight_bytes(graph, types, *weight, loss.vocab),
-        Instr::Embed { weight, .. } => whole(*weight).min(EMBED_PIECE * FAULT_AROUND),
+        Instr::Embed { weight, added, .. } => {
+            let tables = added.iter().flat_map(|added| [Some(added.positions), added.types]).flatten();
+            tables.chain([*weight]).map(|table| whole(table).min(EMBED_PIECE * FAULT_AROUND)).sum()
+        }
         other => other.weight().map_or(0, whole),
     });
     part + STRETCH

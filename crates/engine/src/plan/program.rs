@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use pocketune_kernels::activation::Act;
 use pocketune_kernels::attention::Heads;
-use pocketune_kernels::gated::Act;
 use pocketune_kernels::rope::Pairs;
 
 use super::{Loss, Mode, States};
-use crate::graph::{ParamId, RopeId, VectorId, WeightId};
+use crate::graph::{Added, Norm, ParamId, RopeId, VectorId, WeightId};
 
 /// A buffer of a program, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -79,17 +79,16 @@ pub enum Instr {
     Embed {
         weight: WeightId,
         scale: f32,
+        added: Option<Added>,
         out: Buf,
     },
     Norm {
-        weight: VectorId,
-        eps: f32,
+        norm: Norm,
         x: Buf,
         out: Buf,
     },
     NormBackward {
-        weight: VectorId,
-        eps: f32,
+        norm: Norm,
         x: Buf,
         g: Buf,
         gx: (Buf, bool),
@@ -169,6 +168,18 @@ pub enum Instr {
         up: Buf,
         g: Buf,
     },
+    /// In place where there is no `out`.
+    Activation {
+        act: Act,
+        x: Buf,
+        out: Option<Buf>,
+    },
+    /// The gradient takes the place of `x`.
+    ActivationBackward {
+        act: Act,
+        x: Buf,
+        g: Buf,
+    },
     /// `to += from`.
     Add {
         from: Buf,
@@ -180,6 +191,7 @@ pub enum Instr {
     },
     CrossEntropy {
         weight: WeightId,
+        bias: Option<VectorId>,
         loss: Loss,
         x: Buf,
         gx: Option<Buf>,
@@ -188,6 +200,7 @@ pub enum Instr {
     /// Logits of the last token.
     Logits {
         weight: WeightId,
+        bias: Option<VectorId>,
         x: Buf,
         out: Buf,
         scratch: Buf,
@@ -322,6 +335,16 @@ impl Instr {
             Instr::GatedBackward { gate, up, g, .. } => {
                 see(gate, Update);
                 see(up, Update);
+                see(g, Read);
+            }
+            Instr::Activation { x, out, .. } => {
+                see(x, if out.is_some() { Read } else { Update });
+                if let Some(out) = out {
+                    see(out, Write);
+                }
+            }
+            Instr::ActivationBackward { x, g, .. } => {
+                see(x, Update);
                 see(g, Read);
             }
             Instr::Add { from, to } => {

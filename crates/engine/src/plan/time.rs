@@ -154,7 +154,7 @@ impl Clock<'_> {
         let Work { frozen, added, thin, attention, window, head } = work(instr, graph);
         // Flops at each rate, numbers dequantised once more, and bytes passed over.
         let passes = times * (n / times / ROWS_AT_ONCE).ceil();
-        let (attended, again) = (attention * n * seen(window, length), (passes - 1.0).max(0.0) * frozen / 2.0);
+        let (attended, again) = (attention * n * window.mean(length as f64), (passes - 1.0).max(0.0) * frozen / 2.0);
         let mut bytes = 0.0;
         match *instr {
             Instr::Linear { weight, .. } | Instr::LinearBackward { weight, .. } => {
@@ -233,10 +233,4 @@ pub fn loss_seconds(graph: &Graph, weight: WeightId, loss: Loss, n: f64, trains:
     let pieces = (n / (loss.rows as f64).min(n)).ceil();
     products * (2.0 * n * numbers / rates.product + (pieces - 1.0) * numbers / rates.dequantise)
         + (products + 1.0) * 4.0 * n * decl.rows as f64 / rates.pass
-}
-
-/// Keys that a query of a record of `length` tokens sees on average.
-fn seen(window: Option<usize>, length: usize) -> f64 {
-    let all = (length as f64 + 1.0) / 2.0;
-    window.map_or(all, |window| all.min(window as f64))
 }

@@ -10,7 +10,7 @@ use pocketune_kernels::philox::Philox;
 
 use crate::backend::Cpu;
 use crate::error::{Error, Result};
-use crate::graph::{Graph, Layers, LoraSpec, Module, ParamId, Target};
+use crate::graph::{Graph, Layers, LoraSpec, Module, Naming, ParamId, Target};
 use crate::store::FolderWriter;
 
 /// The stream of random numbers that fresh adapters come from; the module's number is added.
@@ -41,10 +41,9 @@ pub fn spec(folder: &Path, adapter: &Adapter) -> Result<LoraSpec> {
             path: folder.into(),
             fault: format!("module {} is not a linear of a block", pair.module),
         };
-        let name = pair.module.rsplit('.').next().unwrap_or_default();
-        targets.push(Target::ALL.into_iter().find(|target| target.name() == name).ok_or_else(unknown)?);
-        let layer = pair.module.split_once("layers.").and_then(|(_, rest)| rest.split('.').next()?.parse().ok());
-        layers.push(layer.ok_or_else(unknown)?);
+        let (layer, target) = Naming::read(pair.module).ok_or_else(unknown)?;
+        targets.push(target);
+        layers.push(layer);
     }
     layers.sort_unstable();
     layers.dedup();
@@ -125,9 +124,10 @@ pub fn save(cpu: &Cpu, graph: &Graph, spec: &LoraSpec, base_model: &str, folder:
     let config = AdapterConfig {
         rank: spec.rank,
         alpha: f64::from(spec.alpha),
-        targets: peft::Targets::Modules(spec.targets.iter().map(|target| target.name().into()).collect()),
+        targets: peft::Targets::Modules(target_modules(graph, spec)),
         layers: (blocks_used.len() < graph.blocks).then_some(blocks_used),
         base_model: Some(base_model.into()),
+        task: (graph.naming != Naming::Roberta).then(|| "CAUSAL_LM".into()),
     };
     let mut writer = FolderWriter::open(folder)?;
     writer.file("adapter_model.safetensors", |out| {
@@ -135,6 +135,14 @@ pub fn save(cpu: &Cpu, graph: &Graph, spec: &LoraSpec, base_model: &str, folder:
     })?;
     writer.file("adapter_config.json", |out| out.write_all(config.to_json().as_bytes()))?;
     writer.commit()
+}
+
+/// The modules by their own names; RoBERTa's by their full paths, since its head has a `dense` too and `output.dense` is the end of two paths.
+fn target_modules(graph: &Graph, spec: &LoraSpec) -> Vec<String> {
+    match graph.naming {
+        Naming::Roberta => graph.modules.iter().map(|module| module.path.clone()).collect(),
+        naming => spec.targets.iter().filter_map(|target| target.name(naming)).map(String::from).collect(),
+    }
 }
 
 /// Writes tensor `at`: A as it lies, B transposed and in Hugging Face's row order.

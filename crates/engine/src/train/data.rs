@@ -43,7 +43,8 @@ pub struct Prepared {
     pub valid: Option<Dataset>,
 }
 
-/// Turns the records of `source` into token files in `folder`, each record at most `max_seq_length` tokens long. What the tokenizer
+/// Turns the records of `source` into token files in `folder`, each record at most `max_seq_length` tokens long, and no longer than the
+/// model's learned positions go. What the tokenizer
 /// took is given back then, and so are the pages of the model that it was read from.
 ///
 /// # Errors
@@ -67,6 +68,7 @@ pub fn rehearse(model: &Model) {
 fn tokenize(model: &Model, source: &DataSource, max_seq_length: usize, folder: &Path) -> Result<Prepared> {
     let tokenizer = model.tokenizer()?;
     let template = model.chat_template()?;
+    let max_seq_length = model.config.longest(max_seq_length);
     let maker = Maker { model, tokenizer: &tokenizer, template: template.as_ref(), max_seq_length, folder };
     match source {
         DataSource::Embedded { train, valid } => Ok(Prepared {

@@ -39,6 +39,7 @@ pub struct EvalOptions {
 pub fn evaluate(options: &EvalOptions) -> Result<Outcome> {
     check_batch(options.batch_size, options.max_seq_length)?;
     let model = Model::open(&options.model)?;
+    model.check_next_token()?;
     let data = prepare(&model, &options.data.to_measure(), options.max_seq_length, &std::env::temp_dir())?;
     let tokens = data.valid.unwrap_or(data.train).tokens;
     let saved = options.adapter.as_ref().map(|folder| Ok::<_, Error>((folder, Adapter::open(folder)?))).transpose()?;

@@ -74,6 +74,12 @@ impl Generator {
     pub fn new(options: &GenerateOptions, context: usize) -> Result<Self> {
         options.sampling.check()?;
         let model = Model::open(&options.model)?;
+        model.check_next_token()?;
+        let most = model.config.longest(context);
+        if context > most {
+            let fault = format!("prompt and continuation have {context} tokens, and the model has {most} positions");
+            return Err(Error::Option { option: "max-tokens", value: "…".into(), fault });
+        }
         let saved =
             options.adapter.as_ref().map(|folder| Ok::<_, Error>((folder, Adapter::open(folder)?))).transpose()?;
         let lora = saved.as_ref().map(|(folder, saved)| adapter::spec(folder, saved)).transpose()?;

@@ -212,7 +212,7 @@ impl Task {
     /// # Errors
     /// When the adapters don't fit the model.
     pub fn longest(&self, budget: usize) -> Result<usize> {
-        self.largest(budget, 1 << 20, |length| Task { length, ..self.clone() })
+        self.largest(budget, self.config.longest(1 << 20), |length| Task { length, ..self.clone() })
     }
 
     /// The most records a batch may have, in this budget.

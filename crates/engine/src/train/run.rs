@@ -124,6 +124,7 @@ pub fn train(options: &TrainOptions, host: &mut dyn Host) -> Result<Summary> {
     store::check_writable(&options.adapter_path)?;
     let mut peak = Peak::default();
     let model = Model::open(&options.model)?;
+    model.check_next_token()?;
     let folder = options.spill_folder();
     let data = prepare(&model, &options.data, options.max_seq_length, folder)?;
     host.event(Event::Prepared {

@@ -77,6 +77,11 @@ impl Golden {
         self.expected[name].1.clone()
     }
 
+    /// The folder of its PEFT adapter.
+    pub fn adapter(&self) -> PathBuf {
+        self.folder.join("adapter")
+    }
+
     pub fn ids(&self, record: usize) -> Vec<u32> {
         self.integers(&format!("ids.{record}"))
     }
@@ -109,11 +114,18 @@ impl Golden {
         let graph = model.config.graph(with_adapter.then_some(&lora)).unwrap();
         let weights = Weights::bind(model.files, &model.config, &graph).unwrap();
         let machine = Machine { threads, isa, precision };
-        let records = match lengths {
-            None => [self.ids(0), self.ids(1)],
-            Some(lengths) => lengths.map(|len| (0..len as u32).map(|i| i * 7 % 90).collect()),
+        let next = |ids: Vec<u32>| {
+            let labels = ids.iter().skip(1).copied().chain(ids.first().map(|_| NO_LABEL)).collect();
+            Record { ids, labels }
         };
-        let tokens = records[0].len() + records[1].len();
+        let records = match lengths {
+            None => [0, 1].map(|at| match self.expected.get(&format!("labels.{at}")) {
+                Some((_, labels)) => Record { ids: self.ids(at), labels: labels.clone() },
+                None => next(self.ids(at)),
+            }),
+            Some(lengths) => lengths.map(|len| next((0..len as u32).map(|i| i * 7 % 90).collect())),
+        };
+        let tokens = records[0].ids.len() + records[1].ids.len();
         let (types, states) = (weights.types(), self.states);
         let program = plan::compile(Request { graph: &graph, types: &types, tokens, machine, policy, mode, states });
         let kv_width = model.config.kv_heads * model.config.head_dim;
@@ -131,19 +143,25 @@ pub struct Case {
     pub graph: Graph,
     pub program: Program,
     pub cpu: Cpu,
-    records: [Vec<u32>; 2],
+    records: [Record; 2],
+}
+
+/// Tokens, and what each is to predict.
+struct Record {
+    ids: Vec<u32>,
+    labels: Vec<u32>,
 }
 
 impl Case {
     /// The rows of both records.
     pub fn batch(&self) -> Rows {
         let mut rows = Rows::default();
-        for record in &self.records {
+        for Record { ids, labels } in &self.records {
             let start = rows.ids.len();
-            rows.segments.push(Segment { q_start: start, q_len: record.len(), k_start: start, k_len: record.len() });
-            rows.ids.extend(record);
-            rows.positions.extend(0..record.len() as u32);
-            rows.labels.extend(record.iter().skip(1).copied().chain(record.first().map(|_| NO_LABEL)));
+            rows.segments.push(Segment { q_start: start, q_len: ids.len(), k_start: start, k_len: ids.len() });
+            rows.ids.extend(ids);
+            rows.positions.extend(0..ids.len() as u32);
+            rows.labels.extend(labels);
         }
         rows
     }
@@ -163,7 +181,19 @@ impl Case {
 
     fn logits(&mut self, ids: &[u32], past: usize) -> Vec<f32> {
         let positions: Vec<u32> = (past as u32..(past + ids.len()) as u32).collect();
-        let batch = Batch { ids, positions: &positions, labels: &[], segments: &[], targets: 0 };
+        self.logits_at(ids, &positions, past)
+    }
+
+    /// Of row `last`, which goes to the end with its position.
+    pub fn logits_with_last(&mut self, ids: &[u32], last: usize) -> Vec<f32> {
+        let mut positions: Vec<u32> = (0..ids.len() as u32).collect();
+        positions[last..].rotate_left(1);
+        let ids: Vec<u32> = positions.iter().map(|&at| ids[at as usize]).collect();
+        self.logits_at(&ids, &positions, 0)
+    }
+
+    fn logits_at(&mut self, ids: &[u32], positions: &[u32], past: usize) -> Vec<f32> {
+        let batch = Batch { ids, positions, labels: &[], segments: &[], targets: 0 };
         self.cpu.run(&self.program, batch, past, None).unwrap();
         self.cpu.logits(&self.program).to_vec()
     }

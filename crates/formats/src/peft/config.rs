@@ -43,6 +43,8 @@ pub struct AdapterConfig {
     pub layers: Option<Vec<usize>>,
     /// `base_model_name_or_path`.
     pub base_model: Option<String>,
+    /// `task_type`: what PEFT wraps the model for, such as `CAUSAL_LM`.
+    pub task: Option<String>,
 }
 
 /// Which modules an adapter changes.
@@ -77,6 +79,7 @@ impl AdapterConfig {
             targets: targets(fields)?,
             layers: layers(fields)?,
             base_model: base_model(fields)?,
+            task: fields.get("task_type").and_then(Value::as_str).map(String::from),
         })
     }
 
@@ -91,7 +94,7 @@ impl AdapterConfig {
         };
         let fields = json!({
             "peft_type": "LORA",
-            "task_type": "CAUSAL_LM",
+            "task_type": self.task,
             "base_model_name_or_path": self.base_model,
             "inference_mode": true,
             "r": self.rank,

@@ -64,6 +64,7 @@ fn plain() -> AdapterConfig {
         targets: Targets::Modules(vec!["q_proj".into(), "v_proj".into()]),
         layers: Some(vec![1]),
         base_model: Some("x/y".into()),
+        task: Some("CAUSAL_LM".into()),
     }
 }
 
@@ -83,8 +84,14 @@ fn what_peft_writes_is_read() {
 
 #[test]
 fn a_written_configuration_is_read_back() {
-    let all_linear =
-        AdapterConfig { alpha: 0.5, targets: Targets::AllLinear, layers: None, base_model: None, ..plain() };
+    let all_linear = AdapterConfig {
+        alpha: 0.5,
+        targets: Targets::AllLinear,
+        layers: None,
+        base_model: None,
+        task: None,
+        ..plain()
+    };
     for config in [plain(), all_linear] {
         assert_eq!(AdapterConfig::from_json(&serde_json::from_str(&config.to_json()).unwrap()), Ok(config));
     }

@@ -16,10 +16,10 @@ impl Emitter<'_> {
         let input = |i: usize| node.inputs[i];
         match &node.op {
             Op::Embed { .. } | Op::CrossEntropy { .. } => {}
-            Op::Norm { weight, eps, .. } => {
+            Op::Norm(norm) => {
                 let x = self.at(input(0));
                 if let Some(gx) = self.target(input(0)) {
-                    self.instrs.push(Instr::NormBackward { weight: *weight, eps: *eps, x, g, gx });
+                    self.instrs.push(Instr::NormBackward { norm: *norm, x, g, gx });
                 }
             }
             Op::LoraDown { a, .. } => self.lora_down(*a, input(0), g),
@@ -41,6 +41,12 @@ impl Emitter<'_> {
                 self.instrs.push(Instr::GatedBackward { act: *act, gate, up, g });
                 self.pass(input(0), gate);
                 self.pass(input(1), up);
+            }
+            Op::Activation { act } => {
+                let read = node.derivative_reads(&self.needs);
+                let x = read.first().and_then(|x| self.live[x.0].take()).expect("materialised");
+                self.instrs.push(Instr::ActivationBackward { act: *act, x, g });
+                self.pass(input(0), x);
             }
             Op::Add => {
                 self.pass(input(0), g);
@@ -112,12 +118,18 @@ impl Emitter<'_> {
             return Some((buf, false));
         };
         if self.sharers[buf.0] > 1 {
-            let own = self.value_buffer(value, Kind::Work);
-            self.instrs.push(Instr::Copy { from: buf, to: own });
+            let own = self.copy(value, buf);
             self.take_grad(value);
             self.set_grad(value, own);
         }
         self.grads[value.0].map(|buf| (buf, true))
+    }
+
+    /// A copy of a gradient in a buffer of the value's own.
+    fn copy(&mut self, value: ValueId, from: Buf) -> Buf {
+        let to = self.value_buffer(value, Kind::Work);
+        self.instrs.push(Instr::Copy { from, to });
+        to
     }
 
     pub(super) fn set_grad(&mut self, value: ValueId, buf: Buf) {
@@ -137,6 +149,9 @@ impl Emitter<'_> {
             return;
         }
         if self.grads[value.0].is_none() {
+            // What is for one piece ends with its region; the gradient of a value that other stages read does not.
+            let ends = self.buffers[g.0].local && !self.local[value.0];
+            let g = if ends { self.copy(value, g) } else { g };
             self.set_grad(value, g);
         } else if let Some((to, _)) = self.target(value) {
             self.instrs.push(Instr::Add { from: g, to });

@@ -1,7 +1,7 @@
 //! The forward instruction of every operation.
 
 use super::{Emitter, scratch};
-use crate::graph::{Op, ParamId, ValueId, WeightId};
+use crate::graph::{Op, ParamId, ValueId, VectorId, WeightId};
 use crate::plan::Mode;
 use crate::plan::program::{Buf, Instr, Kind, LoraAdd};
 
@@ -28,12 +28,10 @@ impl Emitter<'_> {
         let node = self.node(at);
         let input = |i: usize| node.inputs[i];
         let instr = match &node.op {
-            Op::Embed { weight, scale } => {
-                Instr::Embed { weight: *weight, scale: *scale, out: self.define(node.outputs[0]) }
+            Op::Embed { weight, scale, added } => {
+                Instr::Embed { weight: *weight, scale: *scale, added: *added, out: self.define(node.outputs[0]) }
             }
-            Op::Norm { weight, eps, .. } => {
-                Instr::Norm { weight: *weight, eps: *eps, x: self.at(input(0)), out: self.define(node.outputs[0]) }
-            }
+            Op::Norm(norm) => Instr::Norm { norm: *norm, x: self.at(input(0)), out: self.define(node.outputs[0]) },
             Op::LoraDown { a, scale } => {
                 let scratch = self.scratch(self.nt_f32(*a));
                 Instr::LoraDown { a: *a, scale: *scale, x: self.at(input(0)), h: self.define(node.outputs[0]), scratch }
@@ -72,8 +70,14 @@ impl Emitter<'_> {
                 let (gate, up) = (self.at(input(0)), self.at(input(1)));
                 Instr::Gated { act: *act, gate, up, out: self.define(node.outputs[0]) }
             }
+            Op::Activation { act } if node.op.in_place().is_some() => {
+                Instr::Activation { act: *act, x: self.take_over(input(0), node.outputs[0]), out: None }
+            }
+            Op::Activation { act } => {
+                Instr::Activation { act: *act, x: self.at(input(0)), out: Some(self.define(node.outputs[0])) }
+            }
             Op::Add => Instr::Add { from: self.at(input(0)), to: self.take_over(input(1), node.outputs[0]) },
-            Op::CrossEntropy { weight } => self.head(*weight, input(0)),
+            Op::CrossEntropy { weight, bias } => self.head(*weight, *bias, input(0)),
         };
         self.instrs.push(instr);
     }
@@ -110,13 +114,13 @@ impl Emitter<'_> {
     }
 
     /// The loss, with the gradient of its input when training; or the last token's logits.
-    fn head(&mut self, weight: WeightId, x: ValueId) -> Instr {
+    fn head(&mut self, weight: WeightId, bias: Option<VectorId>, x: ValueId) -> Instr {
         let decl = &self.request.graph.weights[weight.0];
         if let Mode::Generate { .. } = self.request.mode {
             let out = self.buffer("logits", None, Kind::Loss, decl.rows, None);
             self.logits = Some(out);
             let scratch = self.matvec();
-            return Instr::Logits { weight, x: self.at(x), out, scratch: self.scratch(scratch) };
+            return Instr::Logits { weight, bias, x: self.at(x), out, scratch: self.scratch(scratch) };
         }
         let loss = scratch::clamped(self.request, weight, self.request.policy.loss);
         let work = scratch::loss_work(self.request, weight, loss);
@@ -126,6 +130,6 @@ impl Emitter<'_> {
             self.set_grad(x, gx);
             gx
         });
-        Instr::CrossEntropy { weight, loss, x: self.at(x), gx, work }
+        Instr::CrossEntropy { weight, bias, loss, x: self.at(x), gx, work }
     }
 }

@@ -1,0 +1,50 @@
+//! An adapter that went into the arena and out again is the one that PEFT wrote, under names that PEFT finds.
+
+mod golden;
+
+use golden::Golden;
+use pocketune::graph::{Layers, LoraSpec, Target};
+use pocketune::plan::{Mode, PolicyName};
+use pocketune::train::adapter;
+use pocketune_formats::peft::{Adapter, Targets};
+
+#[test]
+fn an_adapter_of_a_decoder_and_of_an_encoder_comes_back_as_it_went_in() {
+    for (name, task) in [("llama", Some("CAUSAL_LM")), ("opt", Some("CAUSAL_LM")), ("roberta", None)] {
+        let golden = Golden::open(name);
+        let case = golden.case(true, Mode::Accumulate, PolicyName::None, 1);
+        let theirs = Adapter::open(&golden.adapter()).unwrap();
+        let spec = adapter::spec(&golden.adapter(), &theirs).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        adapter::save(&case.cpu, &case.graph, &spec, "base", &folder.path().join("out")).unwrap();
+        let ours = Adapter::open(&folder.path().join("out")).unwrap();
+        assert_eq!(ours.config().task.as_deref(), task, "{name}");
+        assert_eq!(ours.pairs().len(), theirs.pairs().len(), "{name}");
+        for (ours, theirs) in ours.pairs().zip(theirs.pairs()) {
+            assert_eq!(ours.module, theirs.module);
+            assert!(ours.a.data == theirs.a.data && ours.b.data == theirs.b.data, "{name} {}", ours.module);
+        }
+        let Targets::Modules(names) = &ours.config().targets else { panic!("{name}: no names") };
+        let found = |module: &str| names.iter().any(|name| module == name || module.ends_with(&format!(".{name}")));
+        assert!(theirs.pairs().all(|pair| found(pair.module)), "{name}: {names:?}");
+        assert!(!found("lm_head.dense"), "{name}: the head has no adapter");
+    }
+}
+
+#[test]
+fn names_of_every_family_are_understood() {
+    let read = |names| Target::parse_list(names).unwrap();
+    assert_eq!(read("q_proj,k_proj,v_proj,out_proj,fc1,fc2"), read("query,key,value,dense"));
+    assert_eq!(read("intermediate.dense"), [Target::Up]);
+    assert_eq!(read("output.dense"), [Target::O, Target::Down], "as PEFT reads it");
+    assert_eq!(read("attention.output.dense"), [Target::O]);
+}
+
+#[test]
+fn all_linear_means_those_that_a_block_has() {
+    let lora = |targets| LoraSpec { rank: 2, alpha: 4.0, targets, layers: Layers::All };
+    let config = pocketune::families::shape("opt-1.3b").unwrap();
+    assert_eq!(config.graph(Some(&lora(Target::ALL.to_vec()))).unwrap().modules.len(), 24 * 6);
+    let fault = config.graph(Some(&lora(vec![Target::Q, Target::Gate]))).unwrap_err().to_string();
+    assert_eq!(fault, "--lora-targets gate_proj: the blocks of this model have no such linear");
+}
