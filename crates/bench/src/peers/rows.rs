@@ -49,6 +49,10 @@ pub fn numbers(config: &Config) -> Result<Value> {
     if config.family == Family::Gemma3Text {
         return Err(Failure::new("--rows: gemma3 is not compared; its layers take turns with a window"));
     }
+    let Some(rope) = &config.rope else {
+        let family = config.family.model_type();
+        return Err(Failure::new(format!("--rows: {family} is not compared; the others' models have rotations")));
+    };
     Ok(json!({
         "model_type": config.family.model_type(),
         "hidden_size": config.hidden,
@@ -60,7 +64,7 @@ pub fn numbers(config: &Config) -> Result<Value> {
         "head_dim": config.head_dim,
         "tie_word_embeddings": config.tied,
         "rms_norm_eps": f64::from(config.norm_eps),
-        "rope_parameters": { "rope_type": "default", "rope_theta": config.rope.theta },
+        "rope_parameters": { "rope_type": "default", "rope_theta": rope.theta },
         "max_position_embeddings": config.max_positions.unwrap_or(1 << 15),
     }))
 }
