@@ -7,10 +7,10 @@ use pocketune_kernels::attention::Window;
 use super::{Instr, Loss, Program};
 use crate::graph::{Graph, ParamId, WeightId};
 
-/// Operations of attention for each element of a query and each key it sees: two products forward, and seven backward, where each of
-/// the two sweeps computes scores and their gradient for itself.
+/// Operations of attention for each element of a query and each key it sees: two products forward and five backward. (Where threads
+/// are many and key heads few, backward is two sweeps, and scores and their gradient are computed twice; that counts once.)
 pub(crate) const ATTENTION: f64 = 4.0;
-pub(crate) const ATTENTION_BACKWARD: f64 = 14.0;
+pub(crate) const ATTENTION_BACKWARD: f64 = 10.0;
 
 /// What one instruction multiplies, by what it grows with.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
