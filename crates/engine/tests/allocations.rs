@@ -38,6 +38,8 @@ fn steps_allocate_nothing() {
         ("llama", Rule::Sgd(Sgd { lr: 1e-3, weight_decay: 0.0 })),
         ("gemma3_text", Rule::AdamW(adamw)),
         ("qwen2.gguf", Rule::AdamW8bit(adamw)),
+        ("opt", Rule::AdamW(adamw)),
+        ("roberta", Rule::AdamW(adamw)),
     ] {
         for mode in [Mode::TrainAndUpdate, Mode::Accumulate, Mode::Evaluate] {
             for policy in [PolicyName::None, PolicyName::Block, PolicyName::Selective] {
