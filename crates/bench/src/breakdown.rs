@@ -3,40 +3,25 @@
 //! before its first row, is reading and dequantising the weight. It is found from two numbers of rows, for every frozen linear of the step.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use pocketune::graph::WeightId;
 use pocketune::plan::{Instr, Program};
-use pocketune::train::PrecisionChoice;
 use pocketune_kernels::matmul::{self, Ctx, Start, Weight, nn, nn_scratch, nt, nt_scratch};
 use pocketune_kernels::{BlockType, Pool};
 
 use crate::failure::{Failure, Result};
 use crate::process::processor;
 use crate::say;
-use crate::stepper::{Setup, Stepper};
-use crate::steps::Checkpoint;
+use crate::stepper::Stepper;
+use crate::steps;
 
 /// What `breakdown` was asked for.
 #[derive(Args)]
 pub struct Options {
-    /// A GGUF file.
-    #[arg(long)]
-    model: PathBuf,
-    /// Tokens of the one record of a step.
-    #[arg(long, default_value_t = 256)]
-    seq: usize,
-    /// Rank of the adapters, on all seven linears.
-    #[arg(long, default_value_t = 16)]
-    rank: usize,
-    /// Threads [default: all].
-    #[arg(long)]
-    threads: Option<usize>,
-    /// What is kept for the backward pass.
-    #[arg(long, value_enum)]
-    grad_checkpoint: Option<Checkpoint>,
+    #[command(flatten)]
+    stepped: steps::Options,
     /// Steps after the first.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
@@ -80,15 +65,7 @@ fn kind(instr: &Instr, again: bool) -> usize {
 /// # Errors
 /// When the set-up or a step fails.
 pub fn run(options: &Options) -> Result<()> {
-    let mut stepper = Stepper::new(Setup {
-        model: &options.model,
-        seq: options.seq,
-        rank: options.rank,
-        threads: options.threads,
-        precision: PrecisionChoice::Auto,
-        policy: options.grad_checkpoint.map(Into::into),
-        forward_only: false,
-    })?;
+    let mut stepper = options.stepped.stepper()?;
     stepper.step()?;
     let mut spent = [Duration::ZERO; KINDS.len()];
     for _ in 0..options.steps {
@@ -104,9 +81,9 @@ pub fn run(options: &Options) -> Result<()> {
     let (alone, machine) = (stepper.alone(Duration::from_millis(500))?, stepper.task.machine);
     let mut text = format!(
         "{} at {} tokens, rank {}, {}; {} in {:?}, {} threads; {}\n\n| kind | s a step | share |\n|---|--:|--:|\n",
-        options.model.display(),
-        options.seq,
-        options.rank,
+        options.stepped.model.display(),
+        options.stepped.seq,
+        options.stepped.rank,
         stepper.plan.policy.keep.words(stepper.plan.program.blocks()),
         machine.isa.name(),
         machine.precision,

@@ -16,24 +16,42 @@ use crate::stepper::{Setup, Stepper};
 /// How long the largest product is run alone, in each direction.
 const ALONE: Duration = Duration::from_millis(500);
 
-/// What `steps` was asked for.
+/// What is stepped: all of what `steps` was asked for.
 #[derive(Args)]
 pub struct Options {
     /// A GGUF file.
     #[arg(long)]
-    model: PathBuf,
+    pub model: PathBuf,
     /// Tokens of the one record of a step.
-    #[arg(long)]
-    seq: usize,
+    #[arg(long, default_value_t = 256)]
+    pub seq: usize,
     /// Rank of the adapters, on all seven linears.
     #[arg(long, default_value_t = 16)]
-    rank: usize,
+    pub rank: usize,
     /// Threads [default: all].
     #[arg(long)]
     threads: Option<usize>,
     /// What is kept for the backward pass.
     #[arg(long, value_enum)]
     grad_checkpoint: Option<Checkpoint>,
+}
+
+impl Options {
+    /// Ready to step.
+    ///
+    /// # Errors
+    /// When the set-up fails.
+    pub fn stepper(&self) -> Result<Stepper> {
+        Stepper::new(Setup {
+            model: &self.model,
+            seq: self.seq,
+            rank: self.rank,
+            threads: self.threads,
+            precision: PrecisionChoice::Auto,
+            policy: self.grad_checkpoint.map(Into::into),
+            forward_only: false,
+        })
+    }
 }
 
 /// Policies by name.
@@ -62,15 +80,7 @@ impl From<Checkpoint> for PolicyName {
 /// # Errors
 /// When the set-up or a step fails, or a request is no number.
 pub fn run(options: &Options) -> Result<()> {
-    let mut stepper = Stepper::new(Setup {
-        model: &options.model,
-        seq: options.seq,
-        rank: options.rank,
-        threads: options.threads,
-        precision: PrecisionChoice::Auto,
-        policy: options.grad_checkpoint.map(Into::into),
-        forward_only: false,
-    })?;
+    let mut stepper = options.stepper()?;
     let (machine, alone) = (stepper.task.machine, stepper.alone(ALONE)?);
     answer(&json!({
         "trainable": stepper.graph.trainable(),

@@ -2,16 +2,10 @@
 //! are computed again in the backward pass, as in the RMS norm.
 
 use crate::math::lane_sum;
+use crate::norm::piece;
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
 use crate::{Isa, Pool};
-
-/// Elements that one task handles, about.
-const PIECE: usize = 16384;
-
-fn piece(width: usize) -> usize {
-    (PIECE / width).max(1) * width
-}
 
 /// `y = (x - mean) w / sqrt(variance + eps) + b` for each row of `w.len()` elements.
 #[allow(clippy::too_many_arguments)]

@@ -8,7 +8,8 @@ use crate::{Isa, Pool};
 /// Elements that one task handles, about.
 const PIECE: usize = 16384;
 
-fn piece(width: usize) -> usize {
+/// Whole rows of `width` elements for one task.
+pub(crate) fn piece(width: usize) -> usize {
     (PIECE / width).max(1) * width
 }
 

@@ -1,6 +1,7 @@
 //! The interpreter of programs: one match over instructions, each a kernel call on slices of the arena.
 
 mod alone;
+mod head;
 
 use std::ops::Range;
 use std::path::Path;
@@ -9,17 +10,18 @@ use pocketune_kernels::attention::Segment;
 use pocketune_kernels::matmul::{Ctx, Low, LowRank, Start, Weight, matvec, nn, nt, tn};
 use pocketune_kernels::update::{AdamW, Sgd};
 use pocketune_kernels::{
-    Pool, activation, attention, cross_entropy, dequant, elementwise, embed, gated, layer_norm, norm, rope, update,
+    Pool, activation, attention, dequant, elementwise, embed, gated, layer_norm, norm, rope, update,
 };
 
 use super::disk::{Disk, Ticket};
 use super::{Arena, Weights};
 use crate::error::{Error, Result};
-use crate::graph::{Added, Graph, Norm, ParamId, RopeId, VectorId, WeightId};
-use crate::plan::{Buf, Grad, Instr, Layout, LoraAdd, LoraUp, Loss, Machine, Mode, Program, Span, States};
+use crate::graph::{Added, Graph, Norm, ParamId, RopeId, VectorId};
+use crate::plan::{Buf, Grad, Instr, Layout, LoraAdd, LoraUp, Machine, Mode, Program, Span, States};
 use crate::store;
 
 pub use alone::Alone;
+use head::Head;
 
 /// The label of a row that has none.
 pub const NO_LABEL: u32 = u32::MAX;
@@ -467,91 +469,6 @@ impl Cpu {
         }
     }
 
-    /// Head and loss over pieces of labelled rows and pieces of the vocabulary: gather, logits, loss, and the gradient of `x`
-    /// scattered back. Logits of a piece stay until the gradient or are computed again; weights are released behind.
-    fn cross_entropy(
-        &self,
-        head: Head,
-        x: &[f32],
-        mut gx: Option<&mut [f32]>,
-        work: &mut [f32],
-        batch: Batch,
-    ) -> Outcome {
-        let matrix = self.weights.matrix(head.weight);
-        let (rows, c, vocab) = (head.loss.rows, matrix.cols, matrix.rows);
-        let (gathered, work) = work.split_at_mut(rows * c);
-        let (gradients, work) = work.split_at_mut(rows * c);
-        let (logits, work) = work.split_at_mut(rows * if head.loss.retain { vocab } else { head.loss.vocab });
-        let (numbers, scratch) = work.split_at_mut(5 * rows);
-        let Machine { isa, precision, .. } = self.machine;
-        let scale = 1.0 / batch.targets.max(1) as f32;
-        let mut outcome = Outcome::default();
-        if let Some(gx) = gx.as_deref_mut() {
-            gx.fill(0.0);
-        }
-        let mut next = 0;
-        while next < batch.labels.len() {
-            let first_row = next;
-            let (labels, state) = numbers.split_at_mut(rows);
-            let labels: &mut [u32] = bytemuck::cast_slice_mut(labels);
-            let mut count = 0;
-            while next < batch.labels.len() && count < rows {
-                if batch.labels[next] != NO_LABEL {
-                    gathered[count * c..][..c].copy_from_slice(&x[next * c..][..c]);
-                    labels[count] = batch.labels[next];
-                    count += 1;
-                }
-                next += 1;
-            }
-            if count == 0 {
-                break;
-            }
-            let (labels, gathered) = (&labels[..count], &gathered[..count * c]);
-            let mut parts = state.chunks_exact_mut(rows).map(|part| &mut part[..count]);
-            let mut part = || parts.next().expect("four numbers a row beside the label");
-            let mut state = cross_entropy::State { top: part(), total: part(), label: part(), best: part() };
-            state.clear();
-            let mut ctx = Ctx { pool: &self.pool, isa, precision, scratch };
-            let pieces = (0..vocab).step_by(head.loss.vocab).map(|first| first..(first + head.loss.vocab).min(vocab));
-            let place = |piece: &Range<usize>| {
-                let start = if head.loss.retain { count * piece.start } else { 0 };
-                start..start + count * piece.len()
-            };
-            for piece in pieces.clone() {
-                let logits = &mut logits[place(&piece)];
-                nt(&mut ctx, matrix.part(piece.clone()), gathered, count, logits, head.start(&piece), None);
-                cross_entropy::take_in(isa, &self.pool, logits, piece.start, labels, &mut state);
-                if head.stream {
-                    self.weights.release_rows(head.weight, piece);
-                }
-            }
-            for (row, &label) in labels.iter().enumerate() {
-                outcome.loss += f64::from(state.loss(row));
-                outcome.hits += usize::from(state.hit(row, label));
-            }
-            outcome.targets += count;
-            let Some(gx) = gx.as_deref_mut() else { continue };
-            let gradients = &mut gradients[..count * c];
-            for piece in pieces {
-                let (logits, part) = (&mut logits[place(&piece)], matrix.part(piece.clone()));
-                if !head.loss.retain {
-                    nt(&mut ctx, part, gathered, count, logits, head.start(&piece), None);
-                }
-                cross_entropy::gradient(isa, &self.pool, logits, piece.start, labels, &state, scale);
-                let start = if piece.start == 0 { Start::Zero } else { Start::Output };
-                nn(&mut ctx, part, logits, count, gradients, start, None);
-                if head.stream {
-                    self.weights.release_rows(head.weight, piece);
-                }
-            }
-            let labelled = (first_row..next).filter(|&row| batch.labels[row] != NO_LABEL);
-            for (row, gradient) in labelled.zip(gradients.chunks_exact(c)) {
-                gx[row * c..][..c].copy_from_slice(gradient);
-            }
-        }
-        outcome
-    }
-
     /// Applies one gradient; `room` holds a state that waits on disk meanwhile.
     fn update(&mut self, param: ParamId, grad: &[f32], room: Option<&mut [f32]>, rule: Rule) -> Result<()> {
         if let Some(watch) = &mut self.watch {
@@ -582,21 +499,5 @@ impl Cpu {
             Some(at) => self.disk().write_now(state, at).map_err(failed),
             None => Ok(()),
         }
-    }
-}
-
-/// The head of the model and how its loss is worked through.
-#[derive(Clone, Copy)]
-struct Head<'a> {
-    weight: WeightId,
-    bias: Option<&'a [f32]>,
-    loss: Loss,
-    stream: bool,
-}
-
-impl<'a> Head<'a> {
-    /// What the logits of a piece of the vocabulary start from.
-    fn start(&self, piece: &Range<usize>) -> Start<'a> {
-        self.bias.map_or(Start::Zero, |bias| Start::Bias(&bias[piece.clone()]))
     }
 }

@@ -1,7 +1,7 @@
 //! The one shape behind the three products, `out[m, n] = start + left[m, k] right[k, n]`, and the choice of the code that runs it.
 
 use super::{Ctx, Low, Precision, Start, Weight};
-use crate::{BlockType, Isa};
+use crate::{BlockType, Isa, elementwise};
 
 /// The left operand: element `(i, k)` lies at `i row + k k`.
 #[derive(Clone, Copy)]
@@ -122,7 +122,7 @@ impl Product<'_> {
                 let right = Right::Rows(Weight::f32(factor.rank, self.k, by));
                 let (left, m, k, out) = (self.left, self.m, self.k, &mut *into);
                 Product { left, right, m, n: factor.rank, k, out, start: Start::Zero, tail: None }.run(ctx);
-                into.iter_mut().for_each(|x| *x *= scale);
+                elementwise::scale(ctx.pool, into, scale);
                 into
             }
         };
