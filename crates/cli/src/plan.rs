@@ -31,10 +31,16 @@ pub fn run(args: PlanArgs) -> Result<(), Failure> {
     args.picture.as_deref().map_or(Ok(()), store::check_file).map_err(Failure::new)?;
     let training = training(&args, &options)?;
     let budget = options.budget.bytes().map_err(Failure::new)?;
-    let (frontier, smallest) =
-        training.with(|setting, _| (setting.frontier(MOST), setting.smallest())).map_err(Failure::new)?;
-    let chosen = training
-        .with(|setting, _| budget.map_or_else(|| Some(setting.small()), |budget| setting.fastest(budget)))
+    let (frontier, smallest, chosen) = training
+        .with(|setting, _| {
+            let search = setting.search();
+            let smallest = search.smallest();
+            let chosen = match budget {
+                Some(budget) => search.fastest(budget),
+                None => Some(search.small(smallest.clone())),
+            };
+            (search.frontier(MOST), smallest, chosen)
+        })
         .map_err(Failure::new)?;
     let limit = budget.unwrap_or(chosen.as_ref().map_or(smallest.peak(), Plan::peak));
     let forward = Task { mode: Mode::Evaluate, states: States::None, named: None, ..training.clone() };

@@ -2,6 +2,7 @@
 //! the [`Host`] that is handed in.
 
 pub mod adapter;
+mod advice;
 mod batch;
 mod budget;
 mod data;
@@ -12,6 +13,7 @@ mod planning;
 mod run;
 mod schedule;
 
+pub use advice::{Advice, Pace};
 pub use batch::{Batches, Rows};
 pub use budget::Budget;
 pub use data::{DataSource, Dataset, Prepared, prepare, rehearse};

@@ -25,9 +25,11 @@ pub fn place(program: &mut Program) {
         let size = buffer.len.next_multiple_of(ALIGN);
         let life = buffer.first / stretch..buffer.last / stretch + 1;
         beside.clear();
-        for &other in placed[life.clone()].iter().flatten() {
+        for (at, &other) in life.clone().flat_map(|at| placed[at].iter().map(move |other| (at, other))) {
             let other = &program.buffers[other];
-            if other.first <= buffer.last && buffer.first <= other.last {
+            // One that lives through several stretches is met in the first of them.
+            let met = at == life.start.max(other.first / stretch);
+            if met && other.first <= buffer.last && buffer.first <= other.last {
                 beside.push((other.offset, (other.offset + other.len).next_multiple_of(ALIGN)));
             }
         }

@@ -150,40 +150,17 @@ impl<'a> Setting<'a> {
 
     /// The fastest plan of at most `budget` bytes.
     pub fn fastest(&self, budget: usize) -> Option<Plan> {
-        self.fastest_of(self.candidates(), budget)
+        self.search().fastest(budget)
     }
 
     /// The plan with the smallest peak.
     pub fn smallest(&self) -> Plan {
-        self.smallest_of(&mut self.candidates())
+        self.search().smallest()
     }
 
-    /// The fastest plan among those that are about as small as the smallest: the last hundredths of memory can cost a sixth of the time.
-    pub fn small(&self) -> Plan {
-        let mut candidates = self.candidates();
-        let smallest = self.smallest_of(&mut candidates);
-        self.fastest_of(candidates, smallest.peak() * NEAR / 100).unwrap_or(smallest)
-    }
-
-    fn fastest_of(&self, mut candidates: Vec<Candidate>, budget: usize) -> Option<Plan> {
-        candidates.retain(|candidate| candidate.least <= budget);
-        candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.least.cmp(&b.least)));
-        candidates.iter().map(|candidate| self.plan(candidate.policy)).find(|plan| plan.peak() <= budget)
-    }
-
-    fn smallest_of(&self, candidates: &mut [Candidate]) -> Plan {
-        candidates.sort_by_key(|candidate| candidate.least);
-        let mut best: Option<Plan> = None;
-        for candidate in candidates {
-            if best.as_ref().is_some_and(|best| best.peak() <= candidate.least) {
-                break;
-            }
-            let plan = self.plan(candidate.policy);
-            if best.as_ref().is_none_or(|best| plan.peak() < best.peak()) {
-                best = Some(plan);
-            }
-        }
-        best.expect("there are always candidates")
+    /// All candidates, for several questions.
+    pub fn search(&self) -> Search<'_> {
+        Search { setting: self, candidates: self.candidates() }
     }
 
     /// Every policy that the search considers.
@@ -199,22 +176,6 @@ impl<'a> Setting<'a> {
         let spill = if self.may_spill { Spill::Tight } else { Spill::No };
         let every = if self.may_spill { [1, 1] } else { [(self.graph.blocks as f64).sqrt().round() as usize, 1] };
         self.plan(Policy { keep, spill, every, rows: 64, loss, stream: true, page_optimizer })
-    }
-
-    /// Plans from the fastest to the smallest, each faster than all that are smaller; at most `most` of them.
-    pub fn frontier(&self, most: usize) -> Vec<Plan> {
-        let mut candidates = self.candidates();
-        candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.least.cmp(&b.least)));
-        let mut kept: Vec<Candidate> = Vec::new();
-        for candidate in candidates {
-            if kept.last().is_none_or(|last| candidate.least < last.least * 49 / 50) {
-                kept.push(candidate);
-            }
-        }
-        let step = kept.len().div_ceil(most.max(1)).max(1);
-        let last = kept.len().saturating_sub(1);
-        let picked = kept.iter().enumerate().filter(|(at, _)| at % step == 0 || *at == last);
-        picked.map(|(_, candidate)| self.plan(candidate.policy)).collect()
     }
 
     fn candidates(&self) -> Vec<Candidate> {
@@ -325,5 +286,61 @@ impl<'a> Setting<'a> {
                 }
             }
         }
+    }
+}
+
+/// The candidates of a setting and their estimates, to be asked for the best of them.
+pub struct Search<'a> {
+    setting: &'a Setting<'a>,
+    candidates: Vec<Candidate>,
+}
+
+impl Search<'_> {
+    /// The fastest plan of at most `budget` bytes.
+    pub fn fastest(&self, budget: usize) -> Option<Plan> {
+        let fit = self.by_time().into_iter().filter(|candidate| candidate.least <= budget);
+        fit.map(|candidate| self.setting.plan(candidate.policy)).find(|plan| plan.peak() <= budget)
+    }
+
+    /// The plan with the smallest peak.
+    pub fn smallest(&self) -> Plan {
+        let mut candidates: Vec<&Candidate> = self.candidates.iter().collect();
+        candidates.sort_by_key(|candidate| candidate.least);
+        let mut best: Option<Plan> = None;
+        for candidate in candidates {
+            if best.as_ref().is_some_and(|best| best.peak() <= candidate.least) {
+                break;
+            }
+            let plan = self.setting.plan(candidate.policy);
+            if best.as_ref().is_none_or(|best| plan.peak() < best.peak()) {
+                best = Some(plan);
+            }
+        }
+        best.expect("there are always candidates")
+    }
+
+    /// The fastest plan among those that are about as small as `smallest`: the last hundredths of memory can cost a sixth of the time.
+    pub fn small(&self, smallest: Plan) -> Plan {
+        self.fastest(smallest.peak() * NEAR / 100).unwrap_or(smallest)
+    }
+
+    /// Plans from the fastest to the smallest, each faster than all that are smaller; at most `most` of them.
+    pub fn frontier(&self, most: usize) -> Vec<Plan> {
+        let mut kept: Vec<&Candidate> = Vec::new();
+        for candidate in self.by_time() {
+            if kept.last().is_none_or(|last| candidate.least < last.least * 49 / 50) {
+                kept.push(candidate);
+            }
+        }
+        let step = kept.len().div_ceil(most.max(1)).max(1);
+        let last = kept.len().saturating_sub(1);
+        let picked = kept.iter().enumerate().filter(|(at, _)| at % step == 0 || *at == last);
+        picked.map(|(_, candidate)| self.setting.plan(candidate.policy)).collect()
+    }
+
+    fn by_time(&self) -> Vec<&Candidate> {
+        let mut candidates: Vec<&Candidate> = self.candidates.iter().collect();
+        candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.least.cmp(&b.least)));
+        candidates
     }
 }

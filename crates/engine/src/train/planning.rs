@@ -147,11 +147,12 @@ impl Task {
     /// # Errors
     /// When there is none: with the smallest budget that would do, and what would make it smaller.
     pub fn choose(&self, budget: Budget) -> Result<Plan> {
-        let Some(bytes) = budget.bytes()? else { return self.with(|setting, _| setting.small()) };
-        if let Some(plan) = self.with(|setting, _| setting.fastest(bytes))? {
-            return Ok(plan);
-        }
-        Err(self.refusal(bytes)?)
+        let bytes = budget.bytes()?;
+        let plan = self.with(|setting, _| {
+            let search = setting.search();
+            bytes.map_or_else(|| Some(search.small(search.smallest())), |bytes| search.fastest(bytes))
+        })?;
+        plan.map_or_else(|| Err(self.refusal(bytes.unwrap_or(0))?), Ok)
     }
 
     fn refusal(&self, bytes: usize) -> Result<Error> {
