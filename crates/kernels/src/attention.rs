@@ -10,11 +10,12 @@
 mod amx;
 mod body;
 mod float;
+mod kit;
 mod single;
 
 use std::ops::Range;
 
-use self::body::{Read, Task, Work};
+use self::body::{Gradients, Read, Sweep, Task, Work};
 use self::float::Float;
 use crate::Isa;
 use crate::math::dot;
@@ -35,6 +36,13 @@ pub struct Heads {
     pub scale: f32,
     /// Which keys a query sees.
     pub window: Window,
+}
+
+impl Heads {
+    /// Query heads that share a key/value head.
+    pub const fn shared(&self) -> usize {
+        self.queries / self.kv
+    }
 }
 
 /// Which keys of its segment a query sees.
@@ -109,7 +117,7 @@ const TILE: usize = 64;
 
 /// Scratch that [`forward`] needs, in floats.
 pub fn scratch(heads: Heads, threads: usize, isa: Isa, precision: Precision) -> usize {
-    LINE + threads * per_thread(heads.d, on_amx(isa, precision))
+    LINE + threads * per_thread(heads, on_amx(isa, precision))
 }
 
 /// Scratch that [`backward`] needs for `rows` queries: that of [`forward`], and a number for each (row, head).
@@ -117,13 +125,14 @@ pub fn backward_scratch(heads: Heads, rows: usize, threads: usize, isa: Isa, pre
     scratch(heads, threads, isa, precision) + rows * heads.queries
 }
 
-fn per_thread(d: usize, amx: bool) -> usize {
+fn per_thread(heads: Heads, amx: bool) -> usize {
+    let (d, shared) = (heads.d, heads.shared());
     #[cfg(target_arch = "x86_64")]
     if amx {
-        return (Work::len(d) + amx::Amx::len(d)).next_multiple_of(LINE);
+        return (Work::len(d, shared) + amx::Amx::len(d, shared)).next_multiple_of(LINE);
     }
     let _ = amx;
-    (Work::len(d) + Float::<1, 16>::len(d)).next_multiple_of(LINE)
+    (Work::len(d, shared) + Float::<1, 16>::len(d, shared)).next_multiple_of(LINE)
 }
 
 fn on_amx(isa: Isa, precision: Precision) -> bool {
@@ -147,21 +156,17 @@ pub fn forward(
     let (isa, amx, pool) = (ctx.isa, on_amx(ctx.isa, ctx.precision), ctx.pool);
     let (out, lse, scratch) = (Rows::new(out, 1), Rows::new(lse, 1), cut(ctx, heads, 0).1);
     let read = Read { q, k, v, lse: &[], go: &[], delta: &[] };
-    let tiles = |segment: &Segment| segment.q_len.div_ceil(TILE) * heads.queries;
-    pool.run(segments.iter().map(tiles).sum(), &|task, thread| {
-        let task = locate(heads, segments, task, heads.queries, tiles);
-        let work = scratch.piece(thread).0;
+    let tiles = |segment: &Segment| segment.q_len.div_ceil(TILE);
+    let all: usize = segments.iter().map(tiles).sum();
+    // Heads that share keys read them once, where that leaves work for every thread.
+    let shared = if all * heads.kv >= 2 * pool.threads() { heads.shared() } else { 1 };
+    let plan = Tasks { heads, segments, shared, first: 0 };
+    pool.run(plan.count(tiles), &|task, thread| {
+        let task = plan.locate(task, tiles);
         if task.segment.q_len == 1 {
-            single::forward(isa, task, read, &out, &lse);
-        } else if amx {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: `cut` has made sure that this processor has AMX and that it was granted.
-            unsafe {
-                amx::forward(task, read, &out, &lse, work);
-            }
-        } else {
-            forward_tile(isa, task, read, &out, &lse, work);
+            return task.each().for_each(|task| single::forward(isa, task, read, &out, &lse));
         }
+        sweep(isa, amx, task, read, Sweep::Forward { out: &out, lse: &lse }, scratch.piece(thread).0);
     });
 }
 
@@ -193,48 +198,40 @@ pub fn backward(
     });
     let read = Read { q, k, v, lse, go, delta };
 
-    let heads_of = |_: &Segment| heads.kv;
-    let tasks: usize = segments.iter().map(heads_of).sum();
-    if one_sweep(tasks, pool.threads()) {
-        return pool.run(tasks, &|task, thread| {
-            let (task, work) = (locate(heads, segments, task, heads.kv, heads_of), scratch.piece(thread).0);
-            if amx {
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: `cut` has made sure that this processor has AMX and that it was granted.
-                unsafe {
-                    amx::head_gradients(task, read, &gq, (&gk, &gv), work);
-                }
-            } else {
-                head_gradients(isa, task, read, &gq, (&gk, &gv), work);
-            }
-        });
+    let all = Tasks { heads, segments, shared: heads.shared(), first: 0 };
+    let first = in_one_sweep(all.count(|_| 1), pool.threads());
+    let to = Gradients { gq: &gq, gk: &gk, gv: &gv };
+    pool.run(first, &|task, thread| {
+        sweep(isa, amx, all.locate(task, |_| 1), read, Sweep::All(to), scratch.piece(thread).0);
+    });
+    let rest = Tasks { first, ..all };
+    let (q_tiles, k_tiles) = (|s: &Segment| s.q_len.div_ceil(TILE), |s: &Segment| s.k_len.div_ceil(TILE));
+    pool.run(rest.count(q_tiles), &|task, thread| {
+        sweep(isa, amx, rest.locate(task, q_tiles), read, Sweep::Queries(to), scratch.piece(thread).0);
+    });
+    pool.run(rest.count(k_tiles), &|task, thread| {
+        sweep(isa, amx, rest.locate(task, k_tiles), read, Sweep::Keys(to), scratch.piece(thread).0);
+    });
+}
+
+fn sweep(isa: Isa, amx: bool, task: Task, read: Read, sweep: Sweep, work: &mut [f32]) {
+    if amx {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `cut` has made sure that this processor has AMX and that it was granted.
+        unsafe {
+            amx::run(task, read, sweep, work);
+        }
+    } else {
+        in_floats(isa, task, read, sweep, work);
     }
-    let q_tiles = |segment: &Segment| segment.q_len.div_ceil(TILE) * heads.queries;
-    pool.run(segments.iter().map(q_tiles).sum(), &|task, thread| {
-        let (task, work) = (locate(heads, segments, task, heads.queries, q_tiles), scratch.piece(thread).0);
-        if amx {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: `cut` has made sure that this processor has AMX and that it was granted.
-            unsafe {
-                amx::query_gradient(task, read, &gq, work);
-            }
-        } else {
-            query_gradient_tile(isa, task, read, &gq, work);
-        }
-    });
-    let k_tiles = |segment: &Segment| segment.k_len.div_ceil(TILE) * heads.kv;
-    pool.run(segments.iter().map(k_tiles).sum(), &|task, thread| {
-        let (task, work) = (locate(heads, segments, task, heads.kv, k_tiles), scratch.piece(thread).0);
-        if amx {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: `cut` has made sure that this processor has AMX and that it was granted.
-            unsafe {
-                amx::key_gradient(task, read, &gk, &gv, work);
-            }
-        } else {
-            key_gradient_tile(isa, task, read, &gk, &gv, work);
-        }
-    });
+}
+
+per_isa!(fn in_floats(task: Task, read: Read<'_>, sweep: Sweep<'_>, work: &mut [f32]) = float_body::<8, 32>, or float_body::<4, 16>);
+
+#[inline(always)]
+fn float_body<const ROWS: usize, const COLS: usize>(task: Task, read: Read, sweep: Sweep, scratch: &mut [f32]) {
+    let (work, rest) = Work::cut(scratch, task.heads.d, task.shared);
+    body::run(&mut Float::<ROWS, COLS>::new(rest, task.heads.d, task.shared), task, read, sweep, work);
 }
 
 /// Floats of a cache line: a thread's memory begins at one, since a tile whose rows cross lines loads at a third of the speed.
@@ -252,16 +249,17 @@ fn deltas_body(d: usize, go: &[f32], out: &[f32], to: &mut [f32]) {
     }
 }
 
-/// Whether whole key heads are tasks enough. Two sweeps take about 1.6 times the work, but leave no thread idle.
-fn one_sweep(tasks: usize, threads: usize) -> bool {
-    let rounds = tasks.div_ceil(threads);
-    10 * rounds * threads <= 16 * tasks
+/// How many of `tasks` whole key heads are swept once. A rest that would leave threads idle is swept twice, which takes about 1.8 times
+/// the work but is cut into tiles.
+fn in_one_sweep(tasks: usize, threads: usize) -> usize {
+    let rest = tasks % threads;
+    if 18 * rest <= 10 * threads { tasks - rest } else { tasks }
 }
 
 /// The first `shared` floats of the scratch memory, and each thread's part of the rest.
 fn cut<'a>(ctx: &'a mut Ctx, heads: Heads, shared: usize) -> (&'a mut [f32], Rows<'a>) {
     assert!(ctx.isa.available(), "this processor has no {}", ctx.isa.name());
-    let each = per_thread(heads.d, on_amx(ctx.isa, ctx.precision));
+    let each = per_thread(heads, on_amx(ctx.isa, ctx.precision));
     let wanted = LINE + shared + each * ctx.pool.threads();
     assert!(ctx.scratch.len() >= wanted, "scratch has {} elements of {wanted}", ctx.scratch.len());
     let (first, rest) = ctx.scratch.split_at_mut(shared);
@@ -277,62 +275,40 @@ fn check(heads: Heads, segments: &[Segment], q_len: usize, kv_len: usize) {
     }
 }
 
-/// The segment, tile and head (of `count`) of a task. Later tiles of a causal segment cost more, so they come first.
-fn locate(heads: Heads, segments: &[Segment], task: usize, count: usize, tiles: impl Fn(&Segment) -> usize) -> Task {
-    let mut task = task;
-    for segment in segments {
-        let all = tiles(segment);
-        if task < all {
-            return Task { heads, segment: *segment, tile: all / count - 1 - task / count, head: task % count };
-        }
-        task -= all;
+/// The work on segments, cut into heads that share keys (or parts of those) and tiles of rows.
+#[derive(Clone, Copy)]
+struct Tasks<'a> {
+    heads: Heads,
+    segments: &'a [Segment],
+    /// Query heads that are worked on together.
+    shared: usize,
+    /// Groups of heads, over all segments, that are left out.
+    first: usize,
+}
+
+impl Tasks<'_> {
+    /// Each segment with the groups of heads that are left out of it, and all of them.
+    fn groups(&self) -> impl Iterator<Item = (&Segment, usize, usize)> {
+        let groups = self.heads.queries / self.shared;
+        let left_out = move |at: usize| self.first.saturating_sub(at * groups).min(groups);
+        self.segments.iter().enumerate().map(move |(at, segment)| (segment, left_out(at), groups))
     }
-    unreachable!("the pool runs as many tasks as there are tiles");
-}
 
-per_isa!(fn forward_tile(task: Task, read: Read<'_>, out: &Rows<'_>, lse: &Rows<'_>, work: &mut [f32]) = float_forward::<8, 32>, or float_forward::<4, 16>);
-per_isa!(fn query_gradient_tile(task: Task, read: Read<'_>, gq: &Rows<'_>, work: &mut [f32]) = float_query_gradient::<8, 32>, or float_query_gradient::<4, 16>);
-per_isa!(fn head_gradients(task: Task, read: Read<'_>, gq: &Rows<'_>, to: (&Rows<'_>, &Rows<'_>), work: &mut [f32]) = float_head_gradients::<8, 32>, or float_head_gradients::<4, 16>);
-per_isa!(fn key_gradient_tile(task: Task, read: Read<'_>, gk: &Rows<'_>, gv: &Rows<'_>, work: &mut [f32]) = float_key_gradient::<8, 32>, or float_key_gradient::<4, 16>);
+    /// How many tasks there are where a segment has so many tiles.
+    fn count(&self, tiles: impl Fn(&Segment) -> usize) -> usize {
+        self.groups().map(|(segment, first, groups)| (groups - first) * tiles(segment)).sum()
+    }
 
-#[inline(always)]
-fn float_forward<const ROWS: usize, const COLS: usize>(
-    task: Task,
-    read: Read,
-    out: &Rows,
-    lse: &Rows,
-    scratch: &mut [f32],
-) {
-    let (work, rest) = Work::cut(scratch, task.heads.d);
-    body::forward(&mut Float::<ROWS, COLS>::new(rest, task.heads.d), task, read, out, lse, work);
-}
-
-#[inline(always)]
-fn float_query_gradient<const ROWS: usize, const COLS: usize>(task: Task, read: Read, gq: &Rows, scratch: &mut [f32]) {
-    let (work, rest) = Work::cut(scratch, task.heads.d);
-    body::query_gradient(&mut Float::<ROWS, COLS>::new(rest, task.heads.d), task, read, gq, work);
-}
-
-#[inline(always)]
-fn float_head_gradients<const ROWS: usize, const COLS: usize>(
-    task: Task,
-    read: Read,
-    gq: &Rows,
-    to: (&Rows, &Rows),
-    scratch: &mut [f32],
-) {
-    let (work, rest) = Work::cut(scratch, task.heads.d);
-    body::head_gradients(&mut Float::<ROWS, COLS>::new(rest, task.heads.d), task, read, gq, to, work);
-}
-
-#[inline(always)]
-fn float_key_gradient<const ROWS: usize, const COLS: usize>(
-    task: Task,
-    read: Read,
-    gk: &Rows,
-    gv: &Rows,
-    scratch: &mut [f32],
-) {
-    let (work, rest) = Work::cut(scratch, task.heads.d);
-    body::key_gradient(&mut Float::<ROWS, COLS>::new(rest, task.heads.d), task, read, gk, gv, work);
+    /// One of them. Later tiles of a causal segment cost more, so they come first.
+    fn locate(&self, mut task: usize, tiles: impl Fn(&Segment) -> usize) -> Task {
+        for (&segment, first, groups) in self.groups() {
+            let tiles = tiles(&segment);
+            if task < (groups - first) * tiles {
+                let (group, tile) = (first + task / tiles, tiles - 1 - task % tiles);
+                return Task { heads: self.heads, segment, tile, head: group * self.shared, shared: self.shared };
+            }
+            task -= (groups - first) * tiles;
+        }
+        unreachable!("the pool runs as many tasks as there are tiles");
+    }
 }

@@ -5,59 +5,157 @@
 //! and one to transpose squares make all of them.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::TILE;
-use super::body::{self, Kit, LANES, Read, Task, Work, padded};
+use super::body::{self, Read, Sweep, Task, Work};
+use super::kit::{Kit, LANES, Lanes, SQUARE, Weights, padded};
 use crate::amx::{K_TILE, Pair, SIDE, Square, Tiles};
 use crate::avx512::{interleave, mask, round, transpose_16};
 use crate::rows::Rows;
 use crate::tile::View;
 
-/// Holds the owner's rows transposed, as second operands, and room for the operands of one product.
+/// Sixteen floats in a register, of a processor that has AVX-512: only [`Amx`] asks for them.
+#[derive(Clone, Copy)]
+pub(super) struct Register(__m512);
+
+// SAFETY (of all blocks here): who makes an `Amx` has promised the instructions; lengths are checked where memory is touched.
+impl Lanes for Register {
+    const UNIT: f32 = std::f32::consts::LOG2_E;
+
+    #[inline(always)]
+    fn all(x: f32) -> Self {
+        // SAFETY: as above.
+        Self(unsafe { _mm512_set1_ps(x) })
+    }
+
+    #[inline(always)]
+    fn load(from: &[f32]) -> Self {
+        // SAFETY: as above; sixteen floats are there.
+        Self(unsafe { _mm512_loadu_ps(from[..LANES].as_ptr()) })
+    }
+
+    #[inline(always)]
+    fn store(self, to: &mut [f32]) {
+        // SAFETY: as above; sixteen floats are there.
+        unsafe { _mm512_storeu_ps(to[..LANES].as_mut_ptr(), self.0) }
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        // SAFETY: as above.
+        Self(unsafe { _mm512_add_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        // SAFETY: as above.
+        Self(unsafe { _mm512_mul_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn mul_add(self, by: Self, plus: Self) -> Self {
+        // SAFETY: as above.
+        Self(unsafe { _mm512_fmadd_ps(self.0, by.0, plus.0) })
+    }
+
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        // SAFETY: as above.
+        Self(unsafe { _mm512_max_ps(self.0, other.0) })
+    }
+
+    /// 2 to the power of the whole part, times a polynomial for the rest: within 3e-6, where a bf16 has 4e-3.
+    #[inline(always)]
+    fn exp(self) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            // What is left above the next whole number below; nothing for an infinity.
+            let rest = _mm512_reduce_ps::<0x09>(self.0);
+            let mut p = _mm512_set1_ps(1.342_670_3e-2);
+            for term in [5.224_244_3e-2, 2.412_802_1e-1, 6.930_448_4e-1, 1.0] {
+                p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(term));
+            }
+            Self(_mm512_scalef_ps(p, self.0))
+        }
+    }
+}
+
+/// Holds what its products read, in memory of one thread: forms of tiles of `d` by 64, and weights of 64 by 64.
 pub(super) struct Amx<'a> {
     d: usize,
     /// `d` in whole steps of the sum.
     padded: usize,
-    owners: [&'a mut [f32]; 2],
-    /// The owner's rows, pairs interleaved.
-    across: &'a mut [f32],
-    left: &'a mut [f32],
-    right: &'a mut [f32],
+    owners: usize,
+    /// Two of each owner as second operands of scores, two as second operands across, two tiles met as they are, two turned, and one to
+    /// work in.
+    forms: &'a mut [f32],
+    /// Pairs of rows interleaved.
+    down: [&'a mut [f32]; 2],
+    /// Rows as they are.
+    across: [&'a mut [f32]; 2],
     tiles: Tiles,
 }
 
 impl<'a> Amx<'a> {
-    /// Floats for heads of `d` elements.
-    pub fn len(d: usize) -> usize {
-        3 * TILE * padded(d) / 2 + TILE * padded(d).max(TILE)
+    /// Floats for `owners` heads of `d` elements.
+    pub fn len(d: usize, owners: usize) -> usize {
+        (4 * owners + 5) * TILE * padded(d) / 2 + 2 * SQUARE
     }
 
     /// # Safety
     /// The processor has AVX-512 with BF16, and AMX, which its kernel has granted.
-    pub unsafe fn new(scratch: &'a mut [f32], d: usize) -> Self {
+    pub unsafe fn new(scratch: &'a mut [f32], d: usize, owners: usize) -> Self {
         let padded = padded(d);
-        let (first, rest) = scratch.split_at_mut(TILE * padded / 2);
-        let (second, rest) = rest.split_at_mut(TILE * padded / 2);
-        let (across, rest) = rest.split_at_mut(TILE * padded / 2);
-        let (left, right) = rest.split_at_mut(TILE * padded.max(TILE) / 2);
+        let (forms, rest) = scratch.split_at_mut((4 * owners + 5) * TILE * padded / 2);
+        let (down, across) = rest[..2 * SQUARE].split_at_mut(SQUARE);
+        let ((first, second), (third, fourth)) = (down.split_at_mut(SQUARE / 2), across.split_at_mut(SQUARE / 2));
         // SAFETY: the caller's promise.
-        Self { d, padded, owners: [first, second], across, left, right, tiles: unsafe { Tiles::configure() } }
+        let tiles = unsafe { Tiles::configure() };
+        Self { d, padded, owners, forms, down: [first, second], across: [third, fourth], tiles }
     }
 
-    /// `c (+)= left right` for `m` rows, `n` columns and `k` of the sum. `left` has rows of `k` (in whole steps) bf16 elements; rows of
-    /// `right` and `c` have `width` of them.
+    fn form(&self, at: usize) -> Range<usize> {
+        let len = TILE * self.padded / 2;
+        at * len..(at + 1) * len
+    }
+
+    fn owned(&self, owner: usize, which: usize) -> Range<usize> {
+        self.form(2 * owner + which)
+    }
+
+    fn owned_across(&self, owner: usize, which: usize) -> Range<usize> {
+        self.form(2 * (self.owners + owner) + which)
+    }
+
+    fn met(&self, which: usize) -> Range<usize> {
+        self.form(4 * self.owners + which)
+    }
+
+    fn turned(&self, which: usize) -> Range<usize> {
+        self.form(4 * self.owners + 2 + which)
+    }
+
+    /// A form, and one to work in.
+    fn beside(&mut self, form: Range<usize>) -> [&mut [f32]; 2] {
+        let spare = self.form(4 * self.owners + 4);
+        self.forms.get_disjoint_mut([form, spare]).expect("forms don't overlap")
+    }
+
+    /// `c (+)= left right` for `m` rows, `n` columns and `k` of the sum. Rows of `left` are `line` floats apart, those of `right` and `c`
+    /// `width`.
     #[inline(always)]
     fn product(
         &self,
         (m, n, k): (usize, usize, usize),
-        left: &[f32],
+        (left, line): (&[f32], usize),
         (right, width): (&[f32], usize),
         zero: bool,
         c: &mut [f32],
     ) {
         let steps = k.div_ceil(K_TILE);
-        let line = steps * K_TILE / 2;
-        assert!(left.len() >= m.next_multiple_of(16) * line && right.len() >= steps * 16 * width);
+        assert!(left.len() >= (m.next_multiple_of(16) - 1) * line + steps * K_TILE / 2);
+        assert!(right.len() >= steps * 16 * width);
         assert!(n.next_multiple_of(16) <= width && c.len() >= m.next_multiple_of(16) * width);
         for i in (0..m).step_by(SIDE) {
             for j in (0..n).step_by(SIDE) {
@@ -74,111 +172,117 @@ impl<'a> Amx<'a> {
 /// # Safety
 /// As [`Amx::new`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-pub(super) unsafe fn forward(task: Task, read: Read, out: &Rows, lse: &Rows, scratch: &mut [f32]) {
-    let (work, rest) = Work::cut(scratch, task.heads.d);
+pub(super) unsafe fn run(task: Task, read: Read, sweep: Sweep, scratch: &mut [f32]) {
+    let (work, rest) = Work::cut(scratch, task.heads.d, task.shared);
     // SAFETY: the caller's promise.
-    body::forward(&mut unsafe { Amx::new(rest, task.heads.d) }, task, read, out, lse, work);
+    body::run(&mut unsafe { Amx::new(rest, task.heads.d, task.shared) }, task, read, sweep, work);
 }
 
-/// # Safety
-/// As [`Amx::new`].
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-pub(super) unsafe fn query_gradient(task: Task, read: Read, gq: &Rows, scratch: &mut [f32]) {
-    let (work, rest) = Work::cut(scratch, task.heads.d);
-    // SAFETY: the caller's promise.
-    body::query_gradient(&mut unsafe { Amx::new(rest, task.heads.d) }, task, read, gq, work);
-}
+impl<'a> Kit<'a> for Amx<'_> {
+    type Lanes = Register;
 
-/// # Safety
-/// As [`Amx::new`].
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-pub(super) unsafe fn head_gradients(task: Task, read: Read, gq: &Rows, to: (&Rows, &Rows), scratch: &mut [f32]) {
-    let (work, rest) = Work::cut(scratch, task.heads.d);
-    // SAFETY: the caller's promise.
-    body::head_gradients(&mut unsafe { Amx::new(rest, task.heads.d) }, task, read, gq, to, work);
-}
-
-/// # Safety
-/// As [`Amx::new`].
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-pub(super) unsafe fn key_gradient(task: Task, read: Read, gk: &Rows, gv: &Rows, scratch: &mut [f32]) {
-    let (work, rest) = Work::cut(scratch, task.heads.d);
-    // SAFETY: the caller's promise.
-    body::key_gradient(&mut unsafe { Amx::new(rest, task.heads.d) }, task, read, gk, gv, work);
-}
-
-impl Kit for Amx<'_> {
     #[inline(always)]
-    fn own(&mut self, slot: usize, x: View, rows: usize) {
+    fn own(&mut self, owner: usize, which: usize, x: View, rows: usize) {
+        let (d, line) = (self.d, self.padded / 2);
+        let [to, spare] = self.beside(self.owned(owner, which));
         // SAFETY: `new` was promised the instructions.
         unsafe {
-            round_rows(x, rows, self.d, self.left, self.padded / 2);
-            transpose(self.left, (TILE, self.padded / 2), self.owners[slot]);
+            round_rows(x, rows, d, spare, line);
+            transpose(spare, (TILE, line), to);
         }
     }
 
     #[inline(always)]
-    fn scores(&mut self, slot: usize, y: View, rows: usize, lanes: usize, scores: &mut [f32]) {
+    fn own_across(&mut self, owner: usize, which: usize, x: View, rows: usize) {
+        let to = self.owned_across(owner, which);
         // SAFETY: `new` was promised the instructions.
-        unsafe { round_rows(y, rows, self.d, self.left, self.padded / 2) };
-        self.product((rows, lanes, self.d), self.left, (self.owners[slot], TILE), true, scores);
+        unsafe { interleave_rows(x, rows, self.d, &mut self.forms[to], self.padded) };
     }
 
     #[inline(always)]
-    fn add(&mut self, z: View, rows: usize, w: &[f32], lanes: usize, sums: &mut [f32]) {
-        let line = rows.next_multiple_of(K_TILE) / 2;
+    fn meet(&mut self, which: usize, y: View, rows: usize) {
+        let to = self.met(which);
+        // SAFETY: `new` was promised the instructions.
+        unsafe { round_rows(y, rows, self.d, &mut self.forms[to], self.padded / 2) };
+    }
+
+    #[inline(always)]
+    fn meet_turned(&mut self, which: usize, z: View, rows: usize) {
+        let (d, padded, line) = (self.d, self.padded, rows.next_multiple_of(K_TILE) / 2);
+        let [to, spare] = self.beside(self.turned(which));
         // SAFETY: `new` was promised the instructions.
         unsafe {
-            interleave_rows(z, rows, self.d, self.right, self.padded);
-            transpose(&self.right[..line * self.padded], (line, self.padded), self.left);
-            interleave_rows(View { data: w, stride: TILE }, rows, lanes, self.right, TILE);
+            interleave_rows(z, rows, d, spare, padded);
+            transpose(spare, (line, padded), to);
         }
-        self.product((self.d, lanes, rows), self.left, (self.right, TILE), false, sums);
     }
 
     #[inline(always)]
-    fn own_across(&mut self, x: View, rows: usize) {
-        // SAFETY: `new` was promised the instructions.
-        unsafe { interleave_rows(x, rows, self.d, self.across, self.padded) };
+    fn scores(&mut self, owner: usize, which: usize, rows: usize, lanes: usize, scores: &mut [f32]) {
+        let (y, x) = (&self.forms[self.met(which)], &self.forms[self.owned(owner, which)]);
+        self.product((rows, lanes, self.d), (y, self.padded / 2), (x, TILE), true, scores);
     }
 
     #[inline(always)]
-    fn across(&mut self, w: &[f32], rows: usize, lanes: usize, c: &mut [f32]) {
-        let line = lanes.next_multiple_of(K_TILE) / 2;
-        // SAFETY: `new` was promised the instructions.
-        unsafe { round_rows(View { data: w, stride: TILE }, rows, lanes, self.left, line) };
-        self.product((rows, self.d, lanes), self.left, (self.across, self.padded), false, c);
-    }
-
-    /// 2 to the power of the whole part of x / ln 2, times a polynomial for the rest: within 3e-6, where a bf16 has 4e-3.
-    #[inline(always)]
-    fn exps(x: [f32; LANES]) -> [f32; LANES] {
-        // SAFETY: `new` was promised the instructions; both types are 64 bytes of plain bits.
-        unsafe { std::mem::transmute(exp_16(std::mem::transmute::<[f32; LANES], __m512>(x))) }
+    fn weigh(&mut self, which: usize, r: usize, lane: usize, [first, second]: Weights<Register>) {
+        let to = &mut self.down[which][r / 2 * TILE + lane..][..2 * LANES];
+        // SAFETY: `new` was promised the instructions; 128 bytes are written.
+        unsafe {
+            let order = interleaved();
+            for half in 0..2 {
+                let both = _mm512_permutexvar_epi16(order, round(first[half].0, second[half].0));
+                _mm512_storeu_si512(to.as_mut_ptr().add(half * LANES).cast(), both);
+            }
+        }
     }
 
     #[inline(always)]
-    fn finish(&mut self, sums: &[f32], factor: &[f32; TILE], rows: usize, to: &Rows, at: usize, stride: usize) {
+    fn weigh_across(&mut self, which: usize, r: usize, lane: usize, weights: Weights<Register>) {
+        for (r, [low, high]) in (r..).zip(weights) {
+            let to = &mut self.across[which][r * (TILE / 2) + lane / 2..][..LANES];
+            // SAFETY: `new` was promised the instructions; 64 bytes are written.
+            unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), round(low.0, high.0)) };
+        }
+    }
+
+    #[inline(always)]
+    fn add(&mut self, z: usize, weights: usize, rows: usize, lanes: usize, sums: &mut [f32]) {
+        // A sum goes by whole steps.
+        let (pairs, whole) = (rows.div_ceil(2), rows.next_multiple_of(K_TILE) / 2);
+        self.down[weights][pairs * TILE..whole * TILE].fill(0.0);
+        let z = &self.forms[self.turned(z)];
+        self.product((self.d, lanes, rows), (z, whole), (self.down[weights], TILE), false, sums);
+    }
+
+    #[inline(always)]
+    fn across(&mut self, owner: usize, which: usize, weights: usize, rows: usize, lanes: usize, c: &mut [f32]) {
+        let x = &self.forms[self.owned_across(owner, which)];
+        self.product((rows, self.d, lanes), (self.across[weights], TILE / 2), (x, self.padded), false, c);
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, sums: &[f32], factor: &[f32], rows: usize, to: &Rows, at: usize, stride: usize) {
         // SAFETY: `new` was promised the instructions, and the caller owns the rows.
         unsafe { turn(sums, factor, (rows, self.d), to, at, stride) };
     }
 }
 
-/// See [`Kit::exps`]. A NaN stays one, and minus infinity gives 2^-126.
+/// Where elements come from when 16 are followed by 16 and both are to alternate.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn exp_16(x: __m512) -> __m512 {
-    let x = _mm512_mul_ps(x, _mm512_set1_ps(std::f32::consts::LOG2_E));
-    // The second operand is the result where one is no number.
-    let x = _mm512_max_ps(_mm512_set1_ps(-126.0), x);
-    let whole = _mm512_roundscale_ps::<0x08>(x);
-    let rest = _mm512_sub_ps(x, whole);
-    // ln 2 to the n over n factorial.
-    let mut p = _mm512_set1_ps(1.333_355_8e-3);
-    for term in [9.618_129e-3, 5.550_411e-2, 2.402_265e-1, 6.931_472e-1, 1.0] {
-        p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(term));
-    }
-    _mm512_scalef_ps(p, whole)
+fn interleaved() -> __m512i {
+    const ORDER: [u16; 32] = {
+        let mut order = [0; 32];
+        let mut at = 0;
+        while at < 16 {
+            order[2 * at] = at as u16;
+            order[2 * at + 1] = at as u16 + 16;
+            at += 1;
+        }
+        order
+    };
+    // SAFETY: 64 bytes are read.
+    unsafe { _mm512_loadu_si512(ORDER.as_ptr().cast()) }
 }
 
 /// Rows of `d` floats as rows of bf16, `line` pairs each; zeros beyond `d`, and in rows up to whole tiles.
@@ -263,7 +367,7 @@ fn transpose(from: &[f32], (rows, cols): (usize, usize), to: &mut [f32]) {
 /// The processor has AVX-512, and the caller owns the rows of `to`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn turn(sums: &[f32], factor: &[f32; TILE], (rows, d): (usize, usize), to: &Rows, at: usize, stride: usize) {
+unsafe fn turn(sums: &[f32], factor: &[f32], (rows, d): (usize, usize), to: &Rows, at: usize, stride: usize) {
     for lane in (0..rows).step_by(16) {
         // SAFETY: 16 of the 64 factors.
         let factor = unsafe { _mm512_loadu_ps(factor[lane..lane + 16].as_ptr()) };

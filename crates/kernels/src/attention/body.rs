@@ -2,50 +2,16 @@
 //! for them is summed over the rows of the other side in ascending order. Queries own their outputs and their gradients, keys own
 //! theirs and those of the values. Scores are `[other][owner]`, sums `[element][owner]`; so a maximum or a sum over keys
 //! runs down the rows, and no lane ever needs its neighbour.
+//!
+//! Query heads that share keys meet each tile of them together. The products that end one head's turn come after the scores
+//! of the next are begun, so that nobody waits for what was only just written.
 
-use std::array::from_fn;
 use std::ops::Range;
 
+use super::kit::{GROUP, Kit, LANES, Lanes, SQUARE, padded};
 use super::{Heads, Segment, TILE};
 use crate::rows::Rows;
 use crate::tile::View;
-
-/// Lanes that are worked on together, in loops of fixed length.
-pub(super) const LANES: usize = 16;
-
-/// Elements of a head with what rows of [`Kit::across`] have after them.
-pub(super) const fn padded(d: usize) -> usize {
-    d.next_multiple_of(32)
-}
-
-/// Lanes `first..` of a row.
-#[inline(always)]
-fn lanes_of(row: &[f32], first: usize) -> &[f32; LANES] {
-    row[first..].first_chunk().expect("rows have whole groups of lanes")
-}
-
-#[inline(always)]
-fn lanes_of_mut(row: &mut [f32], first: usize) -> &mut [f32; LANES] {
-    row[first..].first_chunk_mut().expect("rows have whole groups of lanes")
-}
-
-/// How small products are made, and exponentials.
-pub(super) trait Kit {
-    /// Takes `rows` rows of the owner as operand `slot` (0 or 1) of the scores to come.
-    fn own(&mut self, slot: usize, x: View, rows: usize);
-    /// `scores[r][lane] = y[r] x[lane]` for `rows` rows of the other side and the owner's rows in `slot`.
-    fn scores(&mut self, slot: usize, y: View, rows: usize, lanes: usize, scores: &mut [f32]);
-    /// `sums[e][lane] += z[r][e] w[r][lane]`, summed over `rows` rows.
-    fn add(&mut self, z: View, rows: usize, w: &[f32], lanes: usize, sums: &mut [f32]);
-    /// Takes `rows` rows of the owner as the operand of [`Kit::across`].
-    fn own_across(&mut self, x: View, rows: usize);
-    /// `c[r][e] += w[r][lane] x[lane][e]`, summed over the lanes; rows of `c` are as long as [`padded`] says.
-    fn across(&mut self, w: &[f32], rows: usize, lanes: usize, c: &mut [f32]);
-    /// e to the power of each, at least as good as sums of this kit's products; nothing near zero for minus infinity.
-    fn exps(x: [f32; LANES]) -> [f32; LANES];
-    /// `to[lane][e] = sums[e][lane] factor[lane]` for `rows` lanes; row `lane` begins at `at + lane stride`, and the caller owns it.
-    fn finish(&mut self, sums: &[f32], factor: &[f32; TILE], rows: usize, to: &Rows, at: usize, stride: usize);
-}
 
 /// What a sweep reads.
 #[derive(Clone, Copy)]
@@ -65,36 +31,83 @@ pub(super) struct Task {
     pub heads: Heads,
     pub segment: Segment,
     pub tile: usize,
+    /// The first of its query heads.
     pub head: usize,
+    /// Query heads that are worked on together; all share one key head.
+    pub shared: usize,
 }
 
-/// One thread's memory: two squares of scores, two sums, and rows on their way to the output, all with whole tiles of elements.
+/// One thread's memory, for a number of owners: two squares of scores, sums of each, rows on their way to the output, and two numbers
+/// for each lane. Rows of elements come in whole tiles.
 pub(super) struct Work<'a> {
-    scores: &'a mut [f32],
-    other: &'a mut [f32],
-    sums: [&'a mut [f32]; 2],
-    rows: &'a mut [f32],
+    scores: [&'a mut [f32]; 2],
+    sums: &'a mut [f32],
+    rows: [&'a mut [f32]; 2],
+    lanes: [&'a mut [f32]; 2],
 }
 
 impl<'a> Work<'a> {
-    /// Floats for heads of `d` elements.
-    pub const fn len(d: usize) -> usize {
-        2 * TILE * TILE + 3 * TILE * padded(d)
+    /// Floats for `owners` heads of `d` elements; a tile of keys has two sums.
+    pub fn len(d: usize, owners: usize) -> usize {
+        2 * SQUARE + (owners.max(2) + 2) * TILE * padded(d) + 2 * owners * TILE
     }
 
     /// Cut from the front of `scratch`; the rest comes back.
-    pub fn cut(scratch: &'a mut [f32], d: usize) -> (Self, &'a mut [f32]) {
-        let d = padded(d);
-        let (scores, rest) = scratch.split_at_mut(TILE * TILE);
-        let (other, rest) = rest.split_at_mut(TILE * TILE);
-        let (first, rest) = rest.split_at_mut(TILE * d);
-        let (second, rest) = rest.split_at_mut(TILE * d);
-        let (rows, rest) = rest.split_at_mut(TILE * d);
-        (Self { scores, other, sums: [first, second], rows }, rest)
+    pub fn cut(scratch: &'a mut [f32], d: usize, owners: usize) -> (Self, &'a mut [f32]) {
+        let size = TILE * padded(d);
+        let (scores, rest) = scratch.split_at_mut(SQUARE);
+        let (other, rest) = rest.split_at_mut(SQUARE);
+        let (sums, rest) = rest.split_at_mut(owners.max(2) * size);
+        let (first, rest) = rest.split_at_mut(size);
+        let (second, rest) = rest.split_at_mut(size);
+        let (tops, rest) = rest.split_at_mut(owners * TILE);
+        let (totals, rest) = rest.split_at_mut(owners * TILE);
+        (Self { scores: [scores, other], sums, rows: [first, second], lanes: [tops, totals] }, rest)
+    }
+}
+
+/// Where gradients go.
+#[derive(Clone, Copy)]
+pub(super) struct Gradients<'a> {
+    pub gq: &'a Rows<'a>,
+    pub gk: &'a Rows<'a>,
+    pub gv: &'a Rows<'a>,
+}
+
+/// What is computed.
+pub(super) enum Sweep<'a> {
+    /// A tile of queries: outputs and log-sum-exps.
+    Forward { out: &'a Rows<'a>, lse: &'a Rows<'a> },
+    /// All gradients of a key head and the query heads that share it.
+    All(Gradients<'a>),
+    /// A tile of queries: theirs alone.
+    Queries(Gradients<'a>),
+    /// A tile of keys: theirs and those of the values.
+    Keys(Gradients<'a>),
+}
+
+/// Runs a task.
+#[inline(always)]
+pub(super) fn run<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, sweep: Sweep, mut work: Work) {
+    match sweep {
+        Sweep::Forward { out, lse } => forward(kit, task, read, out, lse, work),
+        Sweep::All(to) => all_gradients(kit, task, read, to, &mut work),
+        Sweep::Queries(to) => query_gradient(kit, task, read, to, false, &mut work),
+        Sweep::Keys(to) => key_gradient(kit, task, read, to, work),
     }
 }
 
 impl Task {
+    /// Its heads one by one.
+    pub fn each(self) -> impl Iterator<Item = Task> {
+        (self.head..self.head + self.shared).map(move |head| Task { head, shared: 1, ..self })
+    }
+
+    /// The key head that its query heads share.
+    fn kv_head(&self) -> usize {
+        self.head / self.heads.shared()
+    }
+
     fn q_width(&self) -> usize {
         self.heads.queries * self.heads.d
     }
@@ -115,6 +128,16 @@ impl Task {
 
     pub fn kv_at(&self, row: usize, kv_head: usize) -> usize {
         (self.segment.k_start + row) * self.kv_width() + kv_head * self.heads.d
+    }
+
+    /// The elements of a query head in some rows of the segment.
+    fn queries<'a>(&self, x: &'a [f32], rows: &Range<usize>, head: usize) -> View<'a> {
+        View { data: &x[self.q_at(rows.start, head)..], stride: self.q_width() }
+    }
+
+    /// The elements of a key head in some rows of the segment.
+    fn keys<'a>(&self, x: &'a [f32], rows: &Range<usize>, kv_head: usize) -> View<'a> {
+        View { data: &x[self.kv_at(rows.start, kv_head)..], stride: self.kv_width() }
     }
 
     pub fn lse_at(&self, row: usize, head: usize) -> usize {
@@ -142,237 +165,321 @@ fn visible(seen: Range<usize>, all: &Range<usize>) -> Range<usize> {
     (seen.start.clamp(all.start, all.end) - all.start).min(end)..end
 }
 
-/// Writes `with` to the lanes of a row that are not `visible`.
-fn hide(row: &mut [f32], visible: Range<usize>, with: f32) {
-    row[..visible.start].fill(with);
-    row[visible.end..].fill(with);
+/// Hides the scores of pairs that don't see each other; `seen` says which lanes a row sees. A row after the last of an odd number
+/// is hidden whole.
+#[inline(always)]
+fn hide(scores: &mut [f32], rows: usize, lanes: usize, all: bool, seen: impl Fn(usize) -> Range<usize>) {
+    if !all {
+        for (r, row) in scores.chunks_exact_mut(TILE).enumerate().take(rows) {
+            let seen = seen(r);
+            row[..seen.start].fill(f32::NEG_INFINITY);
+            row[seen.end..lanes].fill(f32::NEG_INFINITY);
+        }
+    }
+    if rows % 2 == 1 {
+        scores[rows * TILE..][..lanes].fill(f32::NEG_INFINITY);
+    }
 }
 
-/// A tile of queries: outputs and log-sum-exps.
+/// A group of lanes of a row.
 #[inline(always)]
-pub(super) fn forward<K: Kit>(kit: &mut K, task: Task, read: Read, out: &Rows<'_>, lse: &Rows<'_>, work: Work) {
+fn group<L: Lanes>(row: &[f32]) -> [L; 2] {
+    [L::load(row), L::load(&row[LANES..])]
+}
+
+/// A tile of queries, for all heads that share their keys: outputs and log-sum-exps.
+#[inline(always)]
+fn forward<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, out: &Rows, lse: &Rows, work: Work) {
     let (segment, heads) = (task.segment, task.heads);
     let rows = task.rows(segment.q_len);
-    let lanes = rows.len().next_multiple_of(LANES);
-    let kv_head = task.head / (heads.queries / heads.kv);
-    let (scores, [sums, _]) = (work.scores, work.sums);
-    kit.own(0, View { data: &read.q[task.q_at(rows.start, task.head)..], stride: task.q_width() }, rows.len());
-    sums.fill(0.0);
-    let (mut top, mut total) = ([f32::NEG_INFINITY; TILE], [0.0; TILE]);
-    for keys in task.key_tiles(&rows) {
-        let at = task.kv_at(keys.start, kv_head);
-        let (k, v) = (&read.k[at..], &read.v[at..]);
-        kit.scores(0, View { data: k, stride: task.kv_width() }, keys.len(), lanes, scores);
-        if !task.all_seen(&rows, &keys) {
-            for (row, key) in scores.chunks_exact_mut(TILE).zip(keys.clone()) {
-                hide(&mut row[..lanes], visible(segment.seeing(key..key + 1, heads.window), &rows), f32::NEG_INFINITY);
-            }
-        }
-        softmax::<K>(&mut scores[..keys.len() * TILE], lanes, heads.scale, &mut top, &mut total, sums);
-        kit.add(View { data: v, stride: task.kv_width() }, keys.len(), scores, lanes, sums);
+    let lanes = rows.len().next_multiple_of(GROUP);
+    let kv_head = task.kv_head();
+    let Work { scores: [scores, _], sums, lanes: [tops, totals], .. } = work;
+    let size = TILE * padded(heads.d);
+    for owner in 0..task.shared {
+        kit.own(owner, 0, task.queries(read.q, &rows, task.head + owner), rows.len());
     }
-    let factor = total.map(|total| 1.0 / total);
-    kit.finish(sums, &factor, rows.len(), out, task.q_at(rows.start, task.head), task.q_width());
-    for (i, row) in rows.enumerate() {
-        let at = task.lse_at(row, task.head);
-        // SAFETY: (row, head) belongs to this task alone.
-        let lse = unsafe { lse.range(at..at + 1) };
-        lse[0] = top[i] + total[i].ln();
+    sums[..task.shared * size].fill(0.0);
+    tops.fill(f32::NEG_INFINITY);
+    totals.fill(0.0);
+    for keys in task.key_tiles(&rows) {
+        kit.meet(0, task.keys(read.k, &keys, kv_head), keys.len());
+        kit.meet_turned(0, task.keys(read.v, &keys, kv_head), keys.len());
+        let all = task.all_seen(&rows, &keys);
+        for (owner, (top, total)) in tops.chunks_exact_mut(TILE).zip(totals.chunks_exact_mut(TILE)).enumerate() {
+            kit.scores(owner, 0, keys.len(), lanes, scores);
+            if owner > 0 {
+                kit.add(0, 0, keys.len(), lanes, &mut sums[(owner - 1) * size..][..size]);
+            }
+            hide(scores, keys.len(), lanes, all, |r| {
+                visible(segment.seeing(keys.start + r..keys.start + r + 1, heads.window), &rows)
+            });
+            let sums = &mut sums[owner * size..][..size];
+            softmax(kit, (scores, keys.len()), lanes, heads.scale, (top, total), sums);
+        }
+        kit.add(0, 0, keys.len(), lanes, &mut sums[(task.shared - 1) * size..][..size]);
+    }
+    for owner in 0..task.shared {
+        let (top, total) = (&tops[owner * TILE..][..TILE], &mut totals[owner * TILE..][..TILE]);
+        for (i, row) in rows.clone().enumerate() {
+            let at = task.lse_at(row, task.head + owner);
+            // SAFETY: (row, head) belongs to this task alone.
+            let lse = unsafe { lse.range(at..at + 1) };
+            lse[0] = top[i].mul_add(heads.scale, total[i].ln());
+        }
+        total.iter_mut().for_each(|total| *total = 1.0 / *total);
+        let place = task.q_at(rows.start, task.head + owner);
+        kit.finish(&sums[owner * size..], total, rows.len(), out, place, task.q_width());
     }
 }
 
-/// Turns scores into probabilities relative to the running maximum of their lane, and shrinks what was summed before.
+/// Turns scores into probabilities relative to the highest score of their lane so far, and shrinks what was summed before.
 #[inline(always)]
-fn softmax<K: Kit>(
-    scores: &mut [f32],
+fn softmax<'a, K: Kit<'a>>(
+    kit: &mut K,
+    (scores, rows): (&[f32], usize),
     lanes: usize,
     scale: f32,
-    top: &mut [f32; TILE],
-    total: &mut [f32; TILE],
+    (top, total): (&mut [f32], &mut [f32]),
     sums: &mut [f32],
 ) {
+    let scale = K::Lanes::all(scale * K::Lanes::UNIT);
     let mut shrinks = [1.0; TILE];
-    for first in (0..lanes).step_by(LANES) {
-        let mut highest = *lanes_of(top, first);
-        for row in scores.chunks_exact(TILE) {
-            let row = lanes_of(row, first);
-            for lane in 0..LANES {
-                let x = row[lane] * scale;
-                highest[lane] = if x > highest[lane] { x } else { highest[lane] };
+    for first in (0..lanes).step_by(GROUP) {
+        let before: [K::Lanes; 2] = group(&top[first..]);
+        let mut highest = before;
+        for row in scores.chunks_exact(TILE).take(rows) {
+            let row: [K::Lanes; 2] = group(&row[first..]);
+            highest = [row[0].max(highest[0]), row[1].max(highest[1])];
+        }
+        // A lane that has seen nothing yet has no highest score; any finite one gives zeros.
+        let mut base = highest;
+        for base in &mut base {
+            *base = base.max(K::Lanes::all(f32::MIN)).mul(scale).mul(K::Lanes::all(-1.0));
+        }
+        let mut sum = [K::Lanes::all(0.0); 2];
+        for (r, pair) in scores.chunks_exact(2 * TILE).enumerate().take(rows.div_ceil(2)) {
+            let mut weights = [[scale; 2]; 2];
+            for (row, weights) in weights.iter_mut().enumerate() {
+                for half in 0..2 {
+                    let s = K::Lanes::load(&pair[row * TILE + first + half * LANES..]);
+                    weights[half] = s.mul_add(scale, base[half]).exp();
+                    sum[half] = sum[half].add(weights[half]);
+                }
             }
+            kit.weigh(0, 2 * r, first, weights);
         }
-        // A lane that has seen nothing yet has no maximum; any finite one gives zeros.
-        let base = highest.map(|x| if x == f32::NEG_INFINITY { 0.0 } else { x });
-        let before = *lanes_of(top, first);
-        let shrink = K::exps(from_fn(|lane| before[lane] - base[lane]));
-        let mut sum = [0.0; LANES];
-        for row in scores.chunks_exact_mut(TILE) {
-            let row = lanes_of_mut(row, first);
-            *row = K::exps(from_fn(|lane| row[lane].mul_add(scale, -base[lane])));
-            for lane in 0..LANES {
-                sum[lane] += row[lane];
-            }
+        for (half, at) in [first, first + LANES].into_iter().enumerate() {
+            let shrink = before[half].mul(scale).add(base[half]).exp();
+            K::Lanes::load(&total[at..]).mul_add(shrink, sum[half]).store(&mut total[at..]);
+            highest[half].store(&mut top[at..]);
+            shrink.store(&mut shrinks[at..]);
         }
-        for lane in 0..LANES {
-            total[first + lane] = total[first + lane].mul_add(shrink[lane], sum[lane]);
-        }
-        *lanes_of_mut(top, first) = highest;
-        *lanes_of_mut(&mut shrinks, first) = shrink;
     }
     if shrinks != [1.0; TILE] {
-        // The length is not constant here on purpose: unrolled, this becomes a loop over rows with scattered loads.
         for row in sums.chunks_exact_mut(TILE) {
-            for (x, shrink) in row[..lanes].iter_mut().zip(&shrinks[..lanes]) {
-                *x *= shrink;
-            }
-        }
-    }
-}
-
-/// A tile of queries: their gradients.
-#[inline(always)]
-pub(super) fn query_gradient<K: Kit>(kit: &mut K, task: Task, read: Read, gq: &Rows<'_>, work: Work) {
-    let (segment, heads) = (task.segment, task.heads);
-    let rows = task.rows(segment.q_len);
-    let lanes = rows.len().next_multiple_of(LANES);
-    let kv_head = task.head / (heads.queries / heads.kv);
-    let (scores, gp, [sums, _]) = (work.scores, work.other, work.sums);
-    let at = task.q_at(rows.start, task.head);
-    kit.own(0, View { data: &read.q[at..], stride: task.q_width() }, rows.len());
-    kit.own(1, View { data: &read.go[at..], stride: task.q_width() }, rows.len());
-    let (mut lse, mut delta) = ([0.0; TILE], [0.0; TILE]);
-    for (i, row) in rows.clone().enumerate() {
-        let at = task.lse_at(row, task.head);
-        (lse[i], delta[i]) = (read.lse[at], read.delta[at]);
-    }
-    sums.fill(0.0);
-    for keys in task.key_tiles(&rows) {
-        let at = task.kv_at(keys.start, kv_head);
-        let k = View { data: &read.k[at..], stride: task.kv_width() };
-        kit.scores(0, k, keys.len(), lanes, scores);
-        kit.scores(1, View { data: &read.v[at..], stride: task.kv_width() }, keys.len(), lanes, gp);
-        for (s, gp) in scores.chunks_exact_mut(TILE).zip(gp.chunks_exact(TILE)).take(keys.len()) {
             for first in (0..lanes).step_by(LANES) {
-                let (s, gp) = (lanes_of_mut(s, first), lanes_of(gp, first));
-                let (lse, delta) = (lanes_of(&lse, first), lanes_of(&delta, first));
-                let p = K::exps(from_fn(|i| s[i].mul_add(heads.scale, -lse[i])));
-                *s = from_fn(|i| p[i] * (gp[i] - delta[i]) * heads.scale);
+                K::Lanes::load(&row[first..]).mul(K::Lanes::load(&shrinks[first..])).store(&mut row[first..]);
             }
         }
-        if !task.all_seen(&rows, &keys) {
-            for (row, key) in scores.chunks_exact_mut(TILE).zip(keys.clone()) {
-                hide(&mut row[..lanes], visible(segment.seeing(key..key + 1, heads.window), &rows), 0.0);
-            }
-        }
-        kit.add(k, keys.len(), scores, lanes, sums);
-    }
-    kit.finish(sums, &[1.0; TILE], rows.len(), gq, task.q_at(rows.start, task.head), task.q_width());
-}
-
-/// A tile of keys: their gradients and those of the values, summed over all query heads that share them.
-#[inline(always)]
-pub(super) fn key_gradient<K: Kit>(kit: &mut K, task: Task, read: Read, gk: &Rows<'_>, gv: &Rows<'_>, mut work: Work) {
-    sweep_queries(kit, task, read, None, (gk, gv), &mut work);
-}
-
-/// All gradients of a key head and the query heads that share it, in one sweep: what [`query_gradient`] and [`key_gradient`] give, to
-/// the bit, from one computation of the scores. Tiles of keys come in ascending order, so gradients of queries are summed in it.
-#[inline(always)]
-pub(super) fn head_gradients<K: Kit>(
-    kit: &mut K,
-    task: Task,
-    read: Read,
-    gq: &Rows<'_>,
-    (gk, gv): (&Rows<'_>, &Rows<'_>),
-    mut work: Work,
-) {
-    for tile in 0..task.segment.k_len.div_ceil(TILE) {
-        sweep_queries(kit, Task { tile, ..task }, read, Some(gq), (gk, gv), &mut work);
     }
 }
 
-/// The queries that see a tile of keys, by tiles and heads; adds to their gradients `gq` where that is given.
+/// A tile of queries, for all heads that share their keys: their gradients and, with `keys_too`, what they add to those of keys and
+/// values.
 #[inline(always)]
-fn sweep_queries<K: Kit>(
+fn query_gradient<'a, K: Kit<'a>>(
     kit: &mut K,
     task: Task,
-    read: Read,
-    gq: Option<&Rows<'_>>,
-    (gk, gv): (&Rows<'_>, &Rows<'_>),
+    read: Read<'a>,
+    to: Gradients,
+    keys_too: bool,
     work: &mut Work,
 ) {
     let (segment, heads) = (task.segment, task.heads);
-    let keys = task.rows(segment.k_len);
-    let lanes = keys.len().next_multiple_of(LANES);
-    let Work { scores, other: gs, sums: [gk_sums, gv_sums], rows: square } = work;
-    let at = task.kv_at(keys.start, task.head);
-    let k = View { data: &read.k[at..], stride: task.kv_width() };
-    kit.own(0, k, keys.len());
-    kit.own(1, View { data: &read.v[at..], stride: task.kv_width() }, keys.len());
-    if gq.is_some() {
-        kit.own_across(k, keys.len());
-    }
-    gk_sums.fill(0.0);
-    gv_sums.fill(0.0);
-    let group = heads.queries / heads.kv;
-    let seeing = segment.seeing(keys.clone(), heads.window);
-    for head in task.head * group..(task.head + 1) * group {
-        for first in (seeing.start / TILE * TILE..seeing.end).step_by(TILE) {
-            // The whole tile, whoever of it sees these keys: so its gradients begin with the first tile of keys for all its rows.
-            let rows = first..(first + TILE).min(segment.q_len);
-            let at = task.q_at(rows.start, head);
-            let q = View { data: &read.q[at..], stride: task.q_width() };
-            let go = View { data: &read.go[at..], stride: task.q_width() };
-            kit.scores(0, q, rows.len(), lanes, scores);
-            kit.scores(1, go, rows.len(), lanes, gs);
-            for ((p, gs), row) in scores.chunks_exact_mut(TILE).zip(gs.chunks_exact_mut(TILE)).zip(rows.clone()) {
-                let at = task.lse_at(row, head);
-                let (lse, delta) = (read.lse[at], read.delta[at]);
-                for first in (0..lanes).step_by(LANES) {
-                    let (p, gs) = (lanes_of_mut(p, first), lanes_of_mut(gs, first));
-                    *p = K::exps(from_fn(|i| p[i].mul_add(heads.scale, -lse)));
-                    *gs = from_fn(|i| p[i] * (gs[i] - delta) * heads.scale);
-                }
-            }
-            if lanes != keys.len() || !task.all_seen(&rows, &keys) {
-                for (at, row) in rows.clone().enumerate() {
-                    let visible = visible(segment.seen(row, heads.window), &keys);
-                    hide(&mut scores[at * TILE..][..lanes], visible.clone(), 0.0);
-                    hide(&mut gs[at * TILE..][..lanes], visible, 0.0);
-                }
-            }
-            kit.add(go, rows.len(), scores, lanes, gv_sums);
-            kit.add(q, rows.len(), gs, lanes, gk_sums);
-            if let Some(gq) = gq {
-                let begins = task.key_tiles(&rows).next().is_none_or(|first| first.start == keys.start);
-                let place = (at, task.q_width());
-                take(begins, gq, place, heads.d, rows.len(), square);
-                kit.across(gs, rows.len(), lanes, square);
-                give(square, gq, place, heads.d, rows.len());
+    let rows = task.rows(segment.q_len);
+    let lanes = rows.len().next_multiple_of(GROUP);
+    let kv_head = task.kv_head();
+    let Work { scores: [scores, gp], sums, rows: [gk_rows, gv_rows], lanes: [lse, delta] } = work;
+    let size = TILE * padded(heads.d);
+    lse.fill(0.0);
+    delta.fill(0.0);
+    for owner in 0..task.shared {
+        let [q, go] = [read.q, read.go].map(|x| task.queries(x, &rows, task.head + owner));
+        for (which, x) in [(0, q), (1, go)] {
+            kit.own(owner, which, x, rows.len());
+            if keys_too {
+                kit.own_across(owner, which, x, rows.len());
             }
         }
+        for (i, row) in (owner * TILE..).zip(rows.clone()) {
+            let at = task.lse_at(row, task.head + owner);
+            (lse[i], delta[i]) = (-read.lse[at] * K::Lanes::UNIT, -read.delta[at] * heads.scale);
+        }
     }
-    for (to, sums) in [(gk, gk_sums), (gv, gv_sums)] {
-        kit.finish(sums, &[1.0; TILE], keys.len(), to, task.kv_at(keys.start, task.head), task.kv_width());
+    sums[..task.shared * size].fill(0.0);
+    for keys in task.key_tiles(&rows) {
+        let [k, v] = [read.k, read.v].map(|x| task.keys(x, &keys, kv_head));
+        kit.meet(0, k, keys.len());
+        kit.meet(1, v, keys.len());
+        kit.meet_turned(0, k, keys.len());
+        let place = (task.kv_at(keys.start, kv_head), task.kv_width());
+        if keys_too {
+            take(to.gk, place, heads.d, keys.len(), gk_rows);
+            take(to.gv, place, heads.d, keys.len(), gv_rows);
+        }
+        let all = task.all_seen(&rows, &keys);
+        let met = (keys.len(), lanes);
+        for owner in 0..task.shared {
+            kit.scores(owner, 0, keys.len(), lanes, scores);
+            kit.scores(owner, 1, keys.len(), lanes, gp);
+            if owner > 0 {
+                let (sums, rows) = (&mut sums[(owner - 1) * size..][..size], [&mut **gk_rows, &mut **gv_rows]);
+                end_turn(kit, owner - 1, met, sums, keys_too.then_some(rows));
+            }
+            hide(scores, keys.len(), lanes, all, |r| {
+                visible(segment.seeing(keys.start + r..keys.start + r + 1, heads.window), &rows)
+            });
+            let (lse, delta) = (&lse[owner * TILE..], &delta[owner * TILE..]);
+            for first in (0..lanes).step_by(GROUP) {
+                let of: [[K::Lanes; 2]; 2] = [group(&lse[first..]), group(&delta[first..])];
+                for r in (0..keys.len()).step_by(2) {
+                    let (p, gs) = pair::<K::Lanes>(scores, gp, r * TILE + first, heads.scale, [of; 2]);
+                    kit.weigh(1, r, first, gs);
+                    if keys_too {
+                        kit.weigh_across(0, r, first, p);
+                        kit.weigh_across(1, r, first, gs);
+                    }
+                }
+            }
+        }
+        let (sums, rows) = (&mut sums[(task.shared - 1) * size..][..size], [&mut **gk_rows, &mut **gv_rows]);
+        end_turn(kit, task.shared - 1, met, sums, keys_too.then_some(rows));
+        if keys_too {
+            give(gk_rows, to.gk, place, heads.d, keys.len());
+            give(gv_rows, to.gv, place, heads.d, keys.len());
+        }
+    }
+    for owner in 0..task.shared {
+        let place = task.q_at(rows.start, task.head + owner);
+        kit.finish(&sums[owner * size..], &[1.0; TILE], rows.len(), to.gq, place, task.q_width());
     }
 }
 
-/// Brings rows of an output into a thread's memory, or zeros where they `begin`. The caller owns them.
+/// The products with the weights of an owner: its own sums, and what it adds to rows of keys and values.
 #[inline(always)]
-fn take(begin: bool, from: &Rows<'_>, (at, stride): (usize, usize), d: usize, rows: usize, to: &mut [f32]) {
-    for (row, to) in to.chunks_exact_mut(padded(d)).enumerate().take(rows) {
-        if begin {
-            to.fill(0.0);
-        } else {
-            // SAFETY: the caller owns these rows.
-            to[..d].copy_from_slice(unsafe { from.range(at + row * stride..at + row * stride + d) });
+fn end_turn<'a, K: Kit<'a>>(
+    kit: &mut K,
+    owner: usize,
+    (rows, lanes): (usize, usize),
+    sums: &mut [f32],
+    to: Option<[&mut [f32]; 2]>,
+) {
+    kit.add(0, 1, rows, lanes, sums);
+    if let Some([gk, gv]) = to {
+        kit.across(owner, 0, 1, rows, lanes, gk);
+        kit.across(owner, 1, 0, rows, lanes, gv);
+    }
+}
+
+/// Probabilities and gradients of scores, of two rows and a group of lanes from `at` on. `of[row]` has what is added to a score and to
+/// the gradient of a probability: minus log-sum-exp, in units, and minus `Σ go o`, scaled.
+#[inline(always)]
+fn pair<L: Lanes>(
+    scores: &[f32],
+    gp: &[f32],
+    at: usize,
+    scale: f32,
+    of: [[[L; 2]; 2]; 2],
+) -> ([[L; 2]; 2], [[L; 2]; 2]) {
+    let (in_units, scale) = (L::all(scale * L::UNIT), L::all(scale));
+    let (mut p, mut gs) = ([[scale; 2]; 2], [[scale; 2]; 2]);
+    for (row, [lse, delta]) in of.into_iter().enumerate() {
+        for half in 0..2 {
+            let at = at + row * TILE + half * LANES;
+            p[row][half] = L::load(&scores[at..]).mul_add(in_units, lse[half]).exp();
+            gs[row][half] = L::load(&gp[at..]).mul_add(scale, delta[half]).mul(p[row][half]);
         }
+    }
+    (p, gs)
+}
+
+/// A tile of keys: their gradients and those of the values, summed over all queries that see them, and their heads.
+#[inline(always)]
+fn key_gradient<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, to: Gradients, work: Work) {
+    let (segment, heads, kv_head) = (task.segment, task.heads, task.kv_head());
+    let keys = task.rows(segment.k_len);
+    let lanes = keys.len().next_multiple_of(GROUP);
+    let Work { scores: [scores, gp], sums, .. } = work;
+    let (gk_sums, gv_sums) = sums[..2 * TILE * padded(heads.d)].split_at_mut(TILE * padded(heads.d));
+    kit.own(0, 0, task.keys(read.k, &keys, kv_head), keys.len());
+    kit.own(0, 1, task.keys(read.v, &keys, kv_head), keys.len());
+    gk_sums.fill(0.0);
+    gv_sums.fill(0.0);
+    let seeing = segment.seeing(keys.clone(), heads.window);
+    for first in (seeing.start / TILE * TILE..seeing.end).step_by(TILE) {
+        // The whole tile, whoever of it sees these keys.
+        let rows = first..(first + TILE).min(segment.q_len);
+        let all = lanes == keys.len() && task.all_seen(&rows, &keys);
+        for head in task.head..task.head + task.shared {
+            for (which, x) in [(0, read.q), (1, read.go)] {
+                let x = task.queries(x, &rows, head);
+                kit.meet(which, x, rows.len());
+                kit.meet_turned(which, x, rows.len());
+            }
+            kit.scores(0, 0, rows.len(), lanes, scores);
+            kit.scores(0, 1, rows.len(), lanes, gp);
+            hide(scores, rows.len(), lanes, all, |r| visible(segment.seen(rows.start + r, heads.window), &keys));
+            for r in (0..rows.len()).step_by(2) {
+                let mut of = [[[K::Lanes::all(0.0); 2]; 2]; 2];
+                for (of, row) in of.iter_mut().zip(rows.start + r..rows.end) {
+                    let at = task.lse_at(row, head);
+                    let (lse, delta) = (-read.lse[at] * K::Lanes::UNIT, -read.delta[at] * heads.scale);
+                    *of = [[K::Lanes::all(lse); 2], [K::Lanes::all(delta); 2]];
+                }
+                for first in (0..lanes).step_by(GROUP) {
+                    let (p, gs) = pair(scores, gp, r * TILE + first, heads.scale, of);
+                    kit.weigh(0, r, first, p);
+                    kit.weigh(1, r, first, gs);
+                }
+            }
+            kit.add(1, 0, rows.len(), lanes, gv_sums);
+            kit.add(0, 1, rows.len(), lanes, gk_sums);
+        }
+    }
+    for (to, sums) in [(to.gk, gk_sums), (to.gv, gv_sums)] {
+        kit.finish(sums, &[1.0; TILE], keys.len(), to, task.kv_at(keys.start, kv_head), task.kv_width());
+    }
+}
+
+/// All gradients of a key head and the query heads that share it, in one sweep: what [`query_gradient`] and [`key_gradient`] give, to
+/// the bit, from one computation of the scores. Tiles of queries come in ascending order, so gradients of keys are summed in it.
+#[inline(always)]
+fn all_gradients<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, to: Gradients, work: &mut Work) {
+    for row in 0..task.segment.k_len {
+        let at = task.kv_at(row, task.kv_head());
+        for to in [to.gk, to.gv] {
+            // SAFETY: the rows of this segment and key head belong to this task alone.
+            unsafe { to.range(at..at + task.heads.d) }.fill(0.0);
+        }
+    }
+    for tile in 0..task.segment.q_len.div_ceil(TILE) {
+        query_gradient(kit, Task { tile, ..task }, read, to, true, work);
+    }
+}
+
+/// Brings rows of an output into a thread's memory. The caller owns them.
+#[inline(always)]
+fn take(from: &Rows, (at, stride): (usize, usize), d: usize, rows: usize, to: &mut [f32]) {
+    for (row, to) in to.chunks_exact_mut(padded(d)).enumerate().take(rows) {
+        // SAFETY: the caller owns these rows.
+        to[..d].copy_from_slice(unsafe { from.range(at + row * stride..at + row * stride + d) });
     }
 }
 
 /// And back.
 #[inline(always)]
-fn give(from: &[f32], to: &Rows<'_>, (at, stride): (usize, usize), d: usize, rows: usize) {
+fn give(from: &[f32], to: &Rows, (at, stride): (usize, usize), d: usize, rows: usize) {
     for (row, from) in from.chunks_exact(padded(d)).enumerate().take(rows) {
         // SAFETY: the caller owns these rows.
         unsafe { to.range(at + row * stride..at + row * stride + d) }.copy_from_slice(&from[..d]);

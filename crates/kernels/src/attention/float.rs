@@ -1,37 +1,95 @@
 //! The products of attention in f32, as plain loops that are compiled for each instruction set: the same bits on all of them.
 
+use std::array::from_fn;
+
 use super::TILE;
-use super::body::{Kit, LANES, padded};
+use super::kit::{Kit, LANES, Lanes, SQUARE, Weights, padded};
 use crate::math::exp;
 use crate::rows::Rows;
 use crate::tile::{COLUMNS, Left, View, mm};
 
-/// Holds the owner's rows transposed, `[element][lane]`. `ROWS` by `COLS` outputs are summed in registers.
+impl Lanes for [f32; LANES] {
+    const UNIT: f32 = 1.0;
+
+    #[inline(always)]
+    fn all(x: f32) -> Self {
+        [x; LANES]
+    }
+
+    #[inline(always)]
+    fn load(from: &[f32]) -> Self {
+        *from.first_chunk().expect("rows have whole groups of lanes")
+    }
+
+    #[inline(always)]
+    fn store(self, to: &mut [f32]) {
+        *to.first_chunk_mut().expect("rows have whole groups of lanes") = self;
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        from_fn(|i| self[i] + other[i])
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        from_fn(|i| self[i] * other[i])
+    }
+
+    #[inline(always)]
+    fn mul_add(self, by: Self, plus: Self) -> Self {
+        from_fn(|i| self[i].mul_add(by[i], plus[i]))
+    }
+
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        from_fn(|i| if self[i] > other[i] { self[i] } else { other[i] })
+    }
+
+    #[inline(always)]
+    fn exp(mut self) -> Self {
+        for x in &mut self {
+            *x = exp(*x);
+        }
+        self
+    }
+}
+
+/// Holds the owners' rows transposed, `[element][lane]`; what they meet is read where it lies. `ROWS` by `COLS` outputs are summed
+/// in registers.
 pub(super) struct Float<'a, const ROWS: usize, const COLS: usize> {
     d: usize,
-    owners: [&'a mut [f32]; 2],
-    /// The owner's rows as they are, with zeros after them.
+    owners: &'a mut [f32],
+    /// The owners' rows as they are, with zeros after them.
     across: &'a mut [f32],
+    weights: [&'a mut [f32]; 2],
+    met: [View<'a>; 2],
+    turned: [View<'a>; 2],
 }
 
 impl<'a, const ROWS: usize, const COLS: usize> Float<'a, ROWS, COLS> {
-    /// Floats for heads of `d` elements.
-    pub const fn len(d: usize) -> usize {
-        2 * TILE * d + TILE * padded(d)
+    /// Floats for `owners` heads of `d` elements.
+    pub const fn len(d: usize, owners: usize) -> usize {
+        2 * owners * TILE * (d + padded(d)) + 2 * SQUARE
     }
 
     #[inline(always)]
-    pub fn new(scratch: &'a mut [f32], d: usize) -> Self {
-        let (first, rest) = scratch.split_at_mut(TILE * d);
-        let (second, rest) = rest.split_at_mut(TILE * d);
-        Self { d, owners: [first, second], across: &mut rest[..TILE * padded(d)] }
+    pub fn new(scratch: &'a mut [f32], d: usize, owners: usize) -> Self {
+        let (own, rest) = scratch.split_at_mut(2 * owners * TILE * d);
+        let (across, rest) = rest.split_at_mut(2 * owners * TILE * padded(d));
+        let (first, rest) = rest.split_at_mut(SQUARE);
+        let nothing = View { data: &[], stride: 0 };
+        Self { d, owners: own, across, weights: [first, &mut rest[..SQUARE]], met: [nothing; 2], turned: [nothing; 2] }
     }
 }
 
-impl<const ROWS: usize, const COLS: usize> Kit for Float<'_, ROWS, COLS> {
+impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS> {
+    type Lanes = [f32; LANES];
+
     #[inline(always)]
-    fn own(&mut self, slot: usize, x: View, rows: usize) {
-        let to = &mut *self.owners[slot];
+    fn own(&mut self, owner: usize, which: usize, x: View, rows: usize) {
+        let len = TILE * self.d;
+        let to = &mut self.owners[(2 * owner + which) * len..][..len];
         if rows < TILE {
             to.fill(0.0);
         }
@@ -46,42 +104,63 @@ impl<const ROWS: usize, const COLS: usize> Kit for Float<'_, ROWS, COLS> {
     }
 
     #[inline(always)]
-    fn scores(&mut self, slot: usize, y: View, rows: usize, lanes: usize, scores: &mut [f32]) {
-        let (y, x) = (Left { data: y.data, row: y.stride, k: 1 }, View { data: &*self.owners[slot], stride: TILE });
-        mm::<ROWS, COLS>((rows, lanes, self.d), y, x, scores, TILE, false);
-    }
-
-    #[inline(always)]
-    fn add(&mut self, z: View, rows: usize, w: &[f32], lanes: usize, sums: &mut [f32]) {
-        let z = Left { data: z.data, row: 1, k: z.stride };
-        mm::<ROWS, COLS>((self.d, lanes, rows), z, View { data: w, stride: TILE }, sums, TILE, true);
-    }
-
-    #[inline(always)]
-    fn own_across(&mut self, x: View, rows: usize) {
-        self.across.fill(0.0);
-        for (row, to) in self.across.chunks_exact_mut(padded(self.d)).enumerate().take(rows) {
+    fn own_across(&mut self, owner: usize, which: usize, x: View, rows: usize) {
+        let len = TILE * padded(self.d);
+        let to = &mut self.across[(2 * owner + which) * len..][..len];
+        to.fill(0.0);
+        for (row, to) in to.chunks_exact_mut(padded(self.d)).enumerate().take(rows) {
             to[..self.d].copy_from_slice(&x.data[row * x.stride..][..self.d]);
         }
     }
 
     #[inline(always)]
-    fn across(&mut self, w: &[f32], rows: usize, lanes: usize, c: &mut [f32]) {
-        let (w, width) = (Left { data: w, row: TILE, k: 1 }, padded(self.d));
-        let n = self.d.next_multiple_of(COLUMNS);
-        mm::<ROWS, COLS>((rows, n, lanes), w, View { data: self.across, stride: width }, c, width, true);
+    fn meet(&mut self, which: usize, y: View<'a>, _rows: usize) {
+        self.met[which] = y;
     }
 
     #[inline(always)]
-    fn exps(mut x: [f32; LANES]) -> [f32; LANES] {
-        for x in &mut x {
-            *x = exp(*x);
+    fn meet_turned(&mut self, which: usize, z: View<'a>, _rows: usize) {
+        self.turned[which] = z;
+    }
+
+    #[inline(always)]
+    fn scores(&mut self, owner: usize, which: usize, rows: usize, lanes: usize, scores: &mut [f32]) {
+        let (y, x) = (self.met[which], &self.owners[(2 * owner + which) * TILE * self.d..]);
+        let (y, x) = (Left { data: y.data, row: y.stride, k: 1 }, View { data: x, stride: TILE });
+        mm::<ROWS, COLS>((rows, lanes, self.d), y, x, scores, TILE, false);
+    }
+
+    #[inline(always)]
+    fn weigh(&mut self, which: usize, r: usize, lane: usize, weights: Weights<Self::Lanes>) {
+        for (row, weights) in (r..).zip(weights) {
+            let at = row * TILE + lane;
+            weights[0].store(&mut self.weights[which][at..]);
+            weights[1].store(&mut self.weights[which][at + LANES..]);
         }
-        x
     }
 
     #[inline(always)]
-    fn finish(&mut self, sums: &[f32], factor: &[f32; TILE], rows: usize, to: &Rows, at: usize, stride: usize) {
+    fn weigh_across(&mut self, which: usize, r: usize, lane: usize, weights: Weights<Self::Lanes>) {
+        self.weigh(which, r, lane, weights);
+    }
+
+    #[inline(always)]
+    fn add(&mut self, z: usize, weights: usize, rows: usize, lanes: usize, sums: &mut [f32]) {
+        let z = Left { data: self.turned[z].data, row: 1, k: self.turned[z].stride };
+        let weights = View { data: self.weights[weights], stride: TILE };
+        mm::<ROWS, COLS>((self.d, lanes, rows), z, weights, sums, TILE, true);
+    }
+
+    #[inline(always)]
+    fn across(&mut self, owner: usize, which: usize, weights: usize, rows: usize, lanes: usize, c: &mut [f32]) {
+        let width = padded(self.d);
+        let weights = Left { data: self.weights[weights], row: TILE, k: 1 };
+        let x = View { data: &self.across[(2 * owner + which) * TILE * width..], stride: width };
+        mm::<ROWS, COLS>((rows, self.d.next_multiple_of(COLUMNS), lanes), weights, x, c, width, true);
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, sums: &[f32], factor: &[f32], rows: usize, to: &Rows, at: usize, stride: usize) {
         for (row, factor) in factor.iter().enumerate().take(rows) {
             // SAFETY: the caller owns these rows.
             let to = unsafe { to.range(at + row * stride..at + row * stride + self.d) };
