@@ -3,7 +3,6 @@
 
 mod breakdown;
 mod failure;
-mod gguf;
 mod memory;
 mod metadata;
 mod peers;

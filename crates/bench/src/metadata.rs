@@ -3,8 +3,8 @@
 
 use pocketune::families::{Config, Scaling};
 
-use crate::gguf::Header;
 use crate::weights::WeightType;
+use pocketune_formats::gguf::Header;
 
 /// Adds the entries of a configuration of `architecture`.
 pub fn write(header: &mut Header, config: &Config, architecture: &str, name: &str, ty: WeightType) {

@@ -2,7 +2,7 @@
 //! of text. It has as many tokens and merges as a real one of its size, so that reading it costs what theirs costs; and it merges
 //! nothing in lower-case text, so that a byte there is a token. It refuses to be useful for language.
 
-use crate::gguf::Header;
+use pocketune_formats::gguf::Header;
 
 /// The values of `tokenizer.ggml.token_type`.
 const NORMAL: i32 = 1;

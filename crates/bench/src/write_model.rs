@@ -9,9 +9,9 @@ use pocketune_kernels::BlockType;
 use pocketune_kernels::philox::Philox;
 
 use crate::failure::{Failure, Result};
-use crate::gguf::{ALIGNMENT, Header};
 use crate::weights::WeightType;
 use crate::{metadata, tokenizer, weights, write_whole};
+use pocketune_formats::gguf::{ALIGNMENT, Header};
 
 const SEED: u64 = 0;
 

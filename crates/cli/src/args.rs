@@ -25,6 +25,9 @@ pub enum Command {
     Generate(GenerateArgs),
     /// Measure what this machine reaches, and keep it for the planner.
     Bench(BenchArgs),
+    /// Write an adapter for another runtime: PEFT, MLX, or llama.cpp (GGUF), from any of them.
+    #[command(visible_aliases = ["export", "import"])]
+    Convert(ConvertArgs),
     /// Show what a model or adapter file holds.
     Inspect {
         /// A GGUF file, a Hugging Face folder, or an adapter.
@@ -38,6 +41,32 @@ pub enum Command {
         #[arg(long, value_name = "DIR")]
         into: Option<PathBuf>,
     },
+}
+
+#[derive(Args)]
+pub struct ConvertArgs {
+    /// The adapter: a PEFT or MLX folder, or a GGUF file; which of them is seen from its content.
+    #[arg(long, short = 'a', value_name = "PATH", alias = "adapter-path")]
+    pub adapter: PathBuf,
+    /// What to write.
+    #[arg(long, value_enum)]
+    pub to: AdapterKindArg,
+    /// Where to: a folder, or a file for gguf.
+    #[arg(long, short = 'o', value_name = "PATH")]
+    pub output: PathBuf,
+    /// The base model, which the adapter is checked against; needed from and to gguf.
+    #[arg(long, short = 'm', value_name = "PATH")]
+    pub model: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum AdapterKindArg {
+    /// A folder that PEFT loads.
+    Peft,
+    /// A folder that mlx-lm loads.
+    Mlx,
+    /// A file that llama.cpp loads.
+    Gguf,
 }
 
 #[derive(Args)]

@@ -3,6 +3,7 @@
 
 mod args;
 mod bench;
+mod convert;
 mod demo;
 mod eval;
 mod generate;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Eval(args) => eval::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Bench(args) => bench::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Inspect { file } => {
             pocketune_formats::inspect::describe(&file).map_err(Failure::new).map(|text| say(&text))
         }

@@ -5,7 +5,7 @@ pub mod adapter;
 pub mod builder;
 mod op;
 
-pub use adapter::{Layers, LoraSpec, Module, Naming, Target};
+pub use adapter::{Layers, LoraSpec, Module, Naming, Target, llama_row};
 pub use builder::{Builder, Projection};
 pub use op::Op;
 

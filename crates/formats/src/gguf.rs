@@ -1,4 +1,4 @@
-//! A reader of GGUF files, versions 2 and 3, little-endian.
+//! A reader of GGUF files, versions 2 and 3, little-endian, and an encoder of their headers ([`Header`]).
 //!
 //! ```text
 //! "GGUF" version:u32 tensors:u64 entries:u64
@@ -16,10 +16,12 @@ mod meta;
 mod problem;
 mod tensors;
 mod value;
+mod write;
 
 pub use meta::{Meta, MetaArray, Value};
 pub use problem::Problem;
 pub use value::ValueType;
+pub use write::{ALIGNMENT, Header};
 
 use crate::error::{Error, Result};
 use crate::mapped::Mapped;

@@ -1,4 +1,4 @@
-//! Model and adapter files: GGUF, safetensors, Hugging Face folders, PEFT adapters.
+//! Model and adapter files: GGUF, safetensors, Hugging Face folders; adapters of PEFT, MLX and llama.cpp.
 //!
 //! Files are mapped and read in place; every number that a file claims is checked against the bytes that are there
 //! before anything is allocated or sliced. Nothing here knows what a model computes, and nothing here writes a file
@@ -9,7 +9,9 @@ pub mod folder;
 pub mod gguf;
 pub mod hf;
 pub mod inspect;
+pub mod lora;
 pub mod mapped;
+pub mod mlx;
 pub mod model;
 pub mod peft;
 pub mod safetensors_file;

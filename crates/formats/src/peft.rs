@@ -117,6 +117,11 @@ impl Adapter {
         &self.tensors
     }
 
+    /// Where A and B of every module stand among the tensors, by the module's path.
+    pub fn modules(&self) -> impl Iterator<Item = (&str, [usize; 2])> {
+        self.modules.iter().map(|(module, &(a, b))| (&**module, [a, b]))
+    }
+
     /// All adapted modules, sorted by path.
     pub fn pairs(&self) -> impl ExactSizeIterator<Item = LoraPair<'_>> {
         self.modules.iter().map(|(module, &(a, b))| LoraPair { module, a: self.tensor(a), b: self.tensor(b) })

@@ -96,6 +96,11 @@ impl ChatTemplate {
         gguf.meta().get_str("tokenizer.chat_template")?.map(Self::new).transpose()
     }
 
+    /// Its text.
+    pub fn source(&self) -> String {
+        self.environment.get_template(NAME).map_or_else(|_| String::new(), |template| template.source().into())
+    }
+
     /// Renders messages, as `apply_chat_template` does. `bos` and `eos` are the texts of the tokens that begin and end a
     /// text, empty where the model has none.
     pub fn render(

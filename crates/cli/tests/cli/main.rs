@@ -14,6 +14,7 @@ mod built_in;
 mod chat;
 mod closed_output;
 mod continuing;
+mod converting;
 mod eight_bits;
 mod encoders;
 mod generating;

@@ -244,7 +244,12 @@ impl Module {
     pub fn file_row(&self, row: usize) -> usize {
         match self.permuted {
             None => row,
-            Some(d) => row / d * d + row % (d / 2) * 2 + row % d / (d / 2),
+            Some(d) => llama_row(row, d),
         }
     }
+}
+
+/// Where llama.cpp keeps the row that Hugging Face's order calls `row`, for heads of `d` elements.
+pub const fn llama_row(row: usize, d: usize) -> usize {
+    row / d * d + row % (d / 2) * 2 + row % d / (d / 2)
 }

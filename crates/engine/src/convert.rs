@@ -1,0 +1,274 @@
+//! Adapters from one runtime's files to another's: PEFT, MLX and llama.cpp's GGUF, in every direction. Factors are copied, transposed or
+//! put into the other order of rows; nothing is rounded but to f32. Ranks and scales that differ between modules are evened out where a
+//! format knows only one: with zeros, and in the second factor. It refuses modules that the model, or the format, does not have.
+
+use std::path::Path;
+
+use pocketune_formats::gguf::{ALIGNMENT, Header};
+use pocketune_formats::lora::{Kind, LoraFile, Pair, gguf_names};
+use pocketune_formats::peft::{AdapterConfig, Targets, TensorSpec, write_tensors};
+use pocketune_formats::{BlockType, mlx, peft};
+
+use crate::error::{Error, Result};
+use crate::graph::{Naming, Target};
+use crate::model::Model;
+use crate::store::{self, FolderWriter};
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Converted {
+    /// The kind that was found.
+    pub from: Kind,
+    /// Adapted linears.
+    pub modules: usize,
+    /// The largest rank.
+    pub rank: usize,
+}
+
+/// Reads the adapter at `from` and writes it as `to` at `out`. The base model is needed where either side is GGUF, which names and orders
+/// rows by architecture; where it is given, everything is checked against it.
+///
+/// # Errors
+/// When the adapter is malformed, does not fit the model or the format, or can't be written; nothing is left half-written.
+pub fn convert(from: &Path, model: Option<&Model>, to: Kind, out: &Path) -> Result<Converted> {
+    let lora = LoraFile::open(from)?;
+    if model.is_none() && (lora.kind == Kind::Gguf || to == Kind::Gguf) {
+        let fault = "GGUF adapters are named and ordered as their base model: give it with --model";
+        return Err(Error::Adapter { path: from.into(), fault: fault.into() });
+    }
+    let linears = linears(from, &lora, model)?;
+    let whole = Whole { lora: &lora, linears, model };
+    match to {
+        Kind::Peft => whole.write_peft(out)?,
+        Kind::Mlx => whole.write_mlx(out)?,
+        Kind::Gguf => whole.write_gguf(out)?,
+    }
+    Ok(Converted { from: lora.kind, modules: lora.pairs.len(), rank: whole.rank() })
+}
+
+/// An adapted linear.
+struct Linear<'a> {
+    pair: &'a Pair,
+    layer: usize,
+    target: Target,
+    /// Its Hugging Face path.
+    path: String,
+    /// Elements of a head, where GGUF keeps rows in llama.cpp's order.
+    permuted: Option<usize>,
+}
+
+struct Whole<'a> {
+    lora: &'a LoraFile,
+    linears: Vec<Linear<'a>>,
+    model: Option<&'a Model>,
+}
+
+fn linears<'a>(from: &Path, lora: &'a LoraFile, model: Option<&Model>) -> Result<Vec<Linear<'a>>> {
+    let fault = |fault: String| Error::Adapter { path: from.into(), fault };
+    let architecture = model.and_then(|model| model.config.family.architecture());
+    if let (Some(found), Some(model)) = (&lora.architecture, model)
+        && architecture != Some(found)
+    {
+        let family = model.config.family.model_type();
+        return Err(fault(format!("it is for the architecture {found:?}, and the model is of the family {family}")));
+    }
+    let known = model.map(modules).transpose()?;
+    let mut linears = Vec::new();
+    for pair in &lora.pairs {
+        let place = match lora.kind {
+            Kind::Gguf => gguf_place(&pair.module),
+            Kind::Peft | Kind::Mlx => Naming::read(&pair.module),
+        };
+        let (layer, target) =
+            place.ok_or_else(|| fault(format!("module {} is not a linear of a block", pair.module)))?;
+        let (mut path, mut permuted) = (pair.module.clone(), None);
+        if let (Some(known), Some(model)) = (&known, model) {
+            let found = known.iter().find(|module| Naming::read(&module.path) == Some((layer, target)));
+            let found = found.ok_or_else(|| fault(format!("module {} is not in the model", pair.module)))?;
+            if (found.rows, found.cols) != (pair.rows, pair.cols) {
+                return Err(fault(format!(
+                    "module {} changes a matrix of {} x {}, and the model's has {} x {}",
+                    pair.module, pair.rows, pair.cols, found.rows, found.cols
+                )));
+            }
+            path.clone_from(&found.path);
+            let turned = architecture == Some("llama") && matches!(target, Target::Q | Target::K);
+            permuted = turned.then_some(model.config.head_dim);
+        }
+        linears.push(Linear { pair, layer, target, path, permuted });
+    }
+    linears.sort_by_key(|linear| (linear.layer, linear.target));
+    Ok(linears)
+}
+
+/// All linears of a model's blocks.
+fn modules(model: &Model) -> Result<Vec<crate::graph::Module>> {
+    let all = crate::graph::LoraSpec {
+        rank: 1,
+        alpha: 1.0,
+        targets: Target::ALL.to_vec(),
+        layers: crate::graph::Layers::All,
+    };
+    Ok(model.config.graph(Some(&all))?.modules)
+}
+
+/// The block and the linear that a name such as `blk.0.attn_q` means.
+fn gguf_place(module: &str) -> Option<(usize, Target)> {
+    let (layer, name) = module.strip_prefix("blk.")?.split_once('.')?;
+    Some((layer.parse().ok()?, Target::ALL.into_iter().find(|target| target.gguf_name() == name)?))
+}
+
+impl Whole<'_> {
+    fn rank(&self) -> usize {
+        self.linears.iter().map(|linear| linear.pair.rank).max().unwrap_or(0)
+    }
+
+    /// The scale that is written where a format has one for all.
+    fn scale(&self) -> f64 {
+        self.linears.first().map_or(1.0, |linear| linear.pair.scale)
+    }
+
+    fn base_model(&self) -> Option<String> {
+        self.model.map(|model| model.files.path().display().to_string()).or_else(|| self.lora.base_model.clone())
+    }
+
+    /// A with zero rows up to `rank`.
+    fn a(&self, linear: &Linear, rank: usize) -> Vec<f32> {
+        let mut a = self.lora.a(linear.pair);
+        a.resize(rank * linear.pair.cols, 0.0);
+        a
+    }
+
+    /// B with zero columns up to `rank`, multiplied with `factor`; its rows in the order of GGUF or of Hugging Face.
+    fn b(&self, linear: &Linear, rank: usize, factor: f64, gguf: bool) -> Vec<f32> {
+        let (b, old, rows) = (self.lora.b(linear.pair), linear.pair.rank, linear.pair.rows);
+        let mut to = vec![0.0; rows * rank];
+        for row in 0..rows {
+            // Hugging Face's row `row` lies at `turned` in GGUF.
+            let turned = linear.permuted.map_or(row, |d| crate::graph::llama_row(row, d));
+            let from = if self.lora.kind == Kind::Gguf { turned } else { row };
+            let at = if gguf { turned } else { row };
+            for (to, from) in to[at * rank..].iter_mut().zip(&b[from * old..(from + 1) * old]) {
+                *to = if factor == 1.0 { *from } else { (f64::from(*from) * factor) as f32 };
+            }
+        }
+        to
+    }
+
+    /// The names of the linears' kinds, in order.
+    fn targets<T: Ord>(&self, name: impl Fn(&Linear) -> T) -> Vec<T> {
+        let mut names: Vec<T> = self.linears.iter().map(name).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    fn layers(&self) -> Option<Vec<usize>> {
+        let mut layers: Vec<usize> = self.linears.iter().map(|linear| linear.layer).collect();
+        layers.dedup();
+        let all = self.model.is_some_and(|model| model.config.layers == layers.len());
+        (!all).then_some(layers)
+    }
+
+    fn write_peft(&self, out: &Path) -> Result<()> {
+        let (rank, scale) = (self.rank(), self.scale());
+        let config = AdapterConfig {
+            rank,
+            alpha: scale * rank as f64,
+            targets: Targets::Modules(self.targets(|linear| last_word(&linear.path))),
+            layers: self.layers(),
+            base_model: self.base_model(),
+            task: Some("CAUSAL_LM".into()),
+        };
+        let mut writer = FolderWriter::open(out)?;
+        self.write_folder(&mut writer, peft::TENSORS_FILE, peft::tensor_names, false)?;
+        writer.file(peft::CONFIG_FILE, |out| out.write_all(config.to_json().as_bytes()))?;
+        writer.commit()
+    }
+
+    fn write_mlx(&self, out: &Path) -> Result<()> {
+        let keys = self.targets(|linear| inside_layer(&linear.path, linear.layer));
+        let config = mlx::config_json(self.rank(), self.scale(), &keys, self.base_model().as_deref());
+        let mut writer = FolderWriter::open(out)?;
+        self.write_folder(&mut writer, mlx::TENSORS_FILE, mlx::tensor_names, true)?;
+        writer.file(mlx::CONFIG_FILE, |out| out.write_all(config.as_bytes()))?;
+        writer.commit()
+    }
+
+    /// A safetensors file of all factors, `transposed` or not, at one rank and one scale.
+    fn write_folder(
+        &self,
+        writer: &mut FolderWriter,
+        name: &str,
+        names: impl Fn(&str) -> [String; 2],
+        transposed: bool,
+    ) -> Result<()> {
+        let (rank, scale) = (self.rank(), self.scale());
+        let mut specs = Vec::new();
+        for Linear { pair, path, .. } in &self.linears {
+            let shapes = [[rank, pair.cols], [pair.rows, rank]];
+            specs.extend(names(path).into_iter().zip(shapes).map(|(name, [first, second])| TensorSpec {
+                name,
+                shape: if transposed { vec![second, first] } else { vec![first, second] },
+            }));
+        }
+        writer.file(name, |out| {
+            write_tensors(out, &specs, &mut |at, out| {
+                let linear = &self.linears[at / 2];
+                let (values, cols) = match at % 2 {
+                    0 => (self.a(linear, rank), linear.pair.cols),
+                    _ => (self.b(linear, rank, linear.pair.scale / scale, false), rank),
+                };
+                if !transposed {
+                    return out.write_all(bytemuck::cast_slice(&values));
+                }
+                let rows = values.len() / cols;
+                let turned: Vec<f32> = (0..values.len()).map(|i| values[i % rows * cols + i / rows]).collect();
+                out.write_all(bytemuck::cast_slice(&turned))
+            })
+        })
+    }
+
+    fn write_gguf(&self, out: &Path) -> Result<()> {
+        let architecture = self.model.and_then(|model| model.config.family.architecture());
+        let Some(architecture) = architecture else {
+            let fault = "llama.cpp has no models of its base model's family".into();
+            return Err(Error::Adapter { path: out.into(), fault });
+        };
+        // One alpha for all, divided by each module's own rank.
+        let alpha = self.scale() * self.rank() as f64;
+        let mut header = Header::default();
+        header.text("general.architecture", architecture);
+        header.text("general.type", "adapter");
+        header.text("adapter.type", "lora");
+        header.float("adapter.lora.alpha", alpha as f32);
+        if let Some(template) = self.model.and_then(|model| model.chat_template().ok().flatten()) {
+            header.text("tokenizer.chat_template", &template.source());
+        }
+        let mut data = Vec::new();
+        for linear in &self.linears {
+            let Pair { rank, cols, rows, scale, .. } = *linear.pair;
+            let module = format!("blk.{}.{}", linear.layer, linear.target.gguf_name());
+            let factor = scale * rank as f64 / alpha;
+            let factors = [(self.a(linear, rank), [rank, cols]), (self.b(linear, rank, factor, true), [rows, rank])];
+            for (name, (values, shape)) in gguf_names(&module).into_iter().zip(factors) {
+                header.tensor(&name, &shape, BlockType::F32, 4 * values.len());
+                data.resize(data.len().next_multiple_of(ALIGNMENT), 0);
+                data.extend_from_slice(bytemuck::cast_slice(&values));
+            }
+        }
+        let mut bytes = header.finish();
+        bytes.append(&mut data);
+        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+        store::write_file(out, &bytes)
+    }
+}
+
+fn last_word(path: &str) -> String {
+    path.rsplit('.').next().unwrap_or_default().into()
+}
+
+/// What comes after the layer's number.
+fn inside_layer(path: &str, layer: usize) -> String {
+    path.split_once(&format!(".{layer}.")).map_or(path, |(_, inside)| inside).into()
+}
