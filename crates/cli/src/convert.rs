@@ -14,7 +14,10 @@ pub fn run(args: &ConvertArgs) -> Result<(), Failure> {
         AdapterKindArg::Mlx => Kind::Mlx,
         AdapterKindArg::Gguf => Kind::Gguf,
     };
-    let model = args.model.clone().map(|path| Model::open(&Source::Path(path))).transpose().map_err(Failure::new)?;
+    let model = match &args.model {
+        Some(path) => Some(Model::open(&Source::Path(path.clone())).map_err(Failure::new)?),
+        None => None,
+    };
     let done = convert(&args.adapter, model.as_ref(), to, &args.output).map_err(Failure::new)?;
     let out = args.output.display();
     let reader = match to {
