@@ -1,5 +1,9 @@
 //! What can be typed. Words follow mlx-lm first, then llama.cpp and Hugging Face.
 
+mod data;
+
+pub use data::DataArgs;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -21,6 +25,9 @@ pub enum Command {
     Plan(Box<PlanArgs>),
     /// Measure loss, perplexity and accuracy on a data set.
     Eval(EvalArgs),
+    /// Look at data as a run would see it.
+    #[command(subcommand)]
+    Data(DataCommand),
     /// Continue a prompt.
     Generate(GenerateArgs),
     /// Measure what this machine reaches, and keep it for the planner.
@@ -40,14 +47,26 @@ pub enum Command {
     },
 }
 
+#[derive(Subcommand)]
+pub enum DataCommand {
+    /// Show records as tokens, what of them the loss is taken on, and how long all records are.
+    Preview(PreviewArgs),
+}
+
 #[derive(Args)]
 pub struct TrainArgs {
     /// A GGUF file or a Hugging Face folder [default: the built-in model].
     #[arg(long, short = 'm', value_name = "PATH")]
     pub model: Option<PathBuf>,
-    /// A .jsonl file, or a folder with train.jsonl and perhaps valid.jsonl [default: the built-in data].
+    /// A .jsonl, .json, .csv, .tsv or .txt file, or a folder with train, and perhaps valid and test [default: the built-in data].
     #[arg(long, short = 'f', value_name = "PATH")]
     pub data: Option<PathBuf>,
+    /// The share of a file's records to keep for validation, such as 0.1.
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
+    pub val_split: Option<f64>,
+    /// Measure on the folder's test set at the end.
+    #[arg(long)]
+    pub test: bool,
     /// The folder that the adapter goes to, in PEFT format.
     #[arg(long, value_name = "DIR", default_value = "adapters")]
     pub adapter_path: PathBuf,
@@ -57,9 +76,6 @@ pub struct TrainArgs {
     /// Records in a batch.
     #[arg(long, default_value_t = 4)]
     pub batch_size: usize,
-    /// Longer records are cut to this many tokens.
-    #[arg(long, default_value_t = 2048)]
-    pub max_seq_length: usize,
     /// The highest learning rate [default: 1e-4; 3e-3 for the built-in model].
     #[arg(long, allow_hyphen_values = true)]
     pub learning_rate: Option<f32>,
@@ -117,6 +133,8 @@ pub struct TrainArgs {
     /// Scale an update's gradients down to this norm; they wait for each other then.
     #[arg(long, allow_negative_numbers = true)]
     pub max_grad_norm: Option<f32>,
+    #[command(flatten)]
+    pub records: DataArgs,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -176,20 +194,37 @@ pub struct EvalArgs {
     /// A PEFT folder.
     #[arg(long, alias = "adapter-path", value_name = "DIR")]
     pub adapter: Option<PathBuf>,
-    /// A .jsonl or .txt file, or a folder with valid.jsonl or train.jsonl.
+    /// A .jsonl, .json, .csv, .tsv or .txt file, or a folder with valid or train.
     #[arg(long, short = 'f', value_name = "PATH")]
     pub data: PathBuf,
     /// Records in a batch.
     #[arg(long, default_value_t = 4)]
     pub batch_size: usize,
-    /// Longer records are cut to this many tokens.
-    #[arg(long, default_value_t = 2048)]
-    pub max_seq_length: usize,
     /// How the result is printed.
     #[arg(long, value_enum, default_value_t = LogArg::Text)]
     pub log_format: LogArg,
     #[command(flatten)]
+    pub records: DataArgs,
+    #[command(flatten)]
     pub run: RunArgs,
+}
+
+#[derive(Args)]
+pub struct PreviewArgs {
+    /// A GGUF file or a Hugging Face folder [default: the built-in model].
+    #[arg(long, short = 'm', value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// A .jsonl, .json, .csv, .tsv or .txt file, or a folder with train.
+    #[arg(long, short = 'f', value_name = "PATH")]
+    pub data: PathBuf,
+    /// Records to show.
+    #[arg(long, default_value_t = 3)]
+    pub records: usize,
+    /// Records in a batch.
+    #[arg(long, default_value_t = 4)]
+    pub batch_size: usize,
+    #[command(flatten)]
+    pub reading: DataArgs,
 }
 
 #[derive(Args)]

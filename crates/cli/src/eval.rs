@@ -12,13 +12,13 @@ pub fn run(args: EvalArgs) -> Result<(), Failure> {
     let options = EvalOptions {
         model: Source::Path(args.model),
         adapter: args.adapter,
-        data: DataSource::Path(args.data),
+        data: args.records.options(DataSource::Path(args.data)),
         batch_size: args.batch_size,
-        max_seq_length: args.max_seq_length,
+        max_seq_length: args.records.max_seq_length,
         budget: args.run.budget()?,
         run: args.run.options(),
     };
-    let outcome = evaluate(&options).map_err(Failure::new)?;
+    let outcome = evaluate(&options).map_err(Failure::of_run)?;
     let targets = outcome.targets.max(1) as f64;
     let (loss, accuracy) = (outcome.loss / targets, outcome.hits as f64 / targets);
     say(&match args.log_format {

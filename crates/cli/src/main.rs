@@ -3,6 +3,7 @@
 
 mod args;
 mod bench;
+mod data;
 mod demo;
 mod eval;
 mod generate;
@@ -17,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Cli, Command};
+use args::{Cli, Command, DataCommand};
 
 fn main() -> ExitCode {
     pocketune::store::outlive_file_limits();
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(args),
         Command::Plan(args) => plan::run(*args),
         Command::Eval(args) => eval::run(args),
+        Command::Data(DataCommand::Preview(args)) => data::preview(&args),
         Command::Generate(args) => generate::run(args),
         Command::Bench(args) => bench::run(&args),
         Command::Inspect { file } => {
@@ -50,6 +52,16 @@ struct Failure(String);
 impl Failure {
     fn new(error: impl std::fmt::Display) -> Self {
         Self(error.to_string())
+    }
+
+    /// A run's failure; where lines of a data file are bad, the first of them are noted before.
+    fn of_run(error: pocketune::Error) -> Self {
+        if let pocketune::Error::BadLines { bad, .. } = &error
+            && bad.count > 1
+        {
+            data::note_bad_lines(bad);
+        }
+        Self::new(error)
     }
 }
 

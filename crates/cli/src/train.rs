@@ -7,15 +7,15 @@ use pocketune::graph::{Layers, LoraSpec, Target};
 use pocketune::model::Source;
 use pocketune::plan::{Machine, Plan, PolicyName};
 use pocketune::train::{
-    Budget, DataSource, Decay, Event, Host, LoraChoice, Optimizer, PolicyChoice, Report, Sampling, Schedule, Summary,
-    TrainOptions, train,
+    Budget, DataOptions, DataSource, Decay, Event, Host, LoraChoice, Optimizer, PolicyChoice, Report, Sampling,
+    Schedule, Summary, TrainOptions, train,
 };
 use serde_json::json;
 
 use crate::args::{CheckpointArg, LogArg, OptimizerArg, SchedulerArg, TrainArgs};
 use crate::memory_bar::{bar, mib};
 use crate::trace::Trace;
-use crate::{Failure, demo, generate, note, say};
+use crate::{Failure, data, demo, generate, note, say};
 
 /// Trains; without a model, the built-in one, with a sample before and after.
 pub fn run(args: Box<TrainArgs>) -> Result<(), Failure> {
@@ -32,7 +32,7 @@ pub fn run(args: Box<TrainArgs>) -> Result<(), Failure> {
     let trace = args.memory_trace.as_deref().map(Trace::start).transpose()?;
     let before = if built_in { Some(sample(&options, false)?) } else { None };
     let mut printer = Printer { start: Instant::now(), log, trace, budget: None };
-    let summary = train(&options, &mut printer).map_err(Failure::new)?;
+    let summary = train(&options, &mut printer).map_err(Failure::of_run)?;
     if let Some(trace) = printer.trace.take() {
         let path = trace.finish(&summary.plan, printer.budget)?;
         note(&format!("Drew one step as planned and as measured to {}", path.display()));
@@ -72,13 +72,18 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
     let (iters, rate) = if built_in { (demo::ITERS, demo::LEARNING_RATE) } else { (1000, 1e-4) };
     Ok(TrainOptions {
         model: args.model.clone().map_or(demo::MODEL, Source::Path),
-        data: args.data.clone().map_or(demo::DATA, DataSource::Path),
+        data: DataOptions {
+            val_split: args.val_split,
+            seed: args.seed,
+            test: args.test,
+            ..args.records.options(args.data.clone().map_or(demo::DATA, DataSource::Path))
+        },
         adapter_path: args.adapter_path.clone(),
         lora,
         iters: args.iters.unwrap_or(iters),
         batch_size: args.batch_size,
         accumulation: args.grad_accumulation_steps,
-        max_seq_length: args.max_seq_length,
+        max_seq_length: args.records.max_seq_length,
         optimizer: match args.optimizer {
             OptimizerArg::Adamw => Optimizer::AdamW,
             OptimizerArg::Adamw8bit => Optimizer::AdamW8bit,
@@ -144,16 +149,7 @@ impl Host for Printer {
             (Event::Step { .. }, _) => {}
             (Event::Report(report), LogArg::Jsonl) => say(&json_line(&report)),
             (Event::Report(report), LogArg::Text) => say(&text_line(&report)),
-            (Event::Prepared { records, tokens, longest, cut, skipped }, _) => {
-                note(&format!("Data: {records} records, {tokens} tokens, the longest {longest}"));
-                if cut > 0 {
-                    let limit = "--max-seq-length, or the model's positions";
-                    note(&format!("Data: {cut} records were longer than {longest} tokens and were cut ({limit})"));
-                }
-                if skipped > 0 {
-                    note(&format!("Data: {skipped} records of fewer than two tokens were left out"));
-                }
-            }
+            (Event::Prepared(data), _) => data::note_prepared(data),
             (Event::Planned { plan, budget, machine, trainable }, _) => {
                 self.budget = budget.bytes().unwrap_or(None);
                 note(&planned(plan, budget, machine, trainable));
@@ -265,6 +261,10 @@ fn closing(options: &TrainOptions, summary: &Summary, took: Duration) -> String 
             ));
         }
         None => text.push_str(&format!("  loss    {:.3} first, {:.3} last\n", summary.first_loss, summary.last_loss)),
+    }
+    if let Some(test) = summary.test {
+        let loss = mean_loss(test);
+        text.push_str(&format!("  test    loss {loss:.3}, perplexity {:.3}\n", loss.exp()));
     }
     text
 }

@@ -16,7 +16,7 @@ mod schedule;
 pub use advice::{Advice, Pace};
 pub use batch::{Batches, Rows};
 pub use budget::Budget;
-pub use data::{DataSource, Dataset, Prepared, prepare, rehearse};
+pub use data::{BadLines, DataOptions, DataSource, Dataset, Prepared, Reader, TemplateChoice, prepare, rehearse};
 pub use evaluate::{EvalOptions, evaluate};
 pub use generate::{GenerateOptions, Generator, Sampling};
 pub use options::{LoraChoice, Optimizer, PolicyChoice, PrecisionChoice, RunOptions, TrainOptions};

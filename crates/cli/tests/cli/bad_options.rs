@@ -118,3 +118,26 @@ fn words_that_mean_nothing_get_usage_help() {
     place.pocketune("generate").model(demo()).misused(&["--prompt"]);
     place.pocketune("eval").model(demo()).misused(&["--data"]);
 }
+
+#[test]
+fn options_about_data_that_can_not_work_are_refused() {
+    let place = Place::new();
+    for (words, said) in [
+        ("--val-split 0", "--val-split 0"),
+        ("--val-split 0.6", "at most at 0.5"),
+        ("--val-split -0.1", "at most at 0.5"),
+        ("--val-split nan", "at most at 0.5"),
+        ("--chat-template nowhere.jinja", "nowhere.jinja: not found"),
+    ] {
+        place.pocketune("train").words(words).model(demo()).data(demo_data()).into("out").refuses(&[said]);
+    }
+    place.pocketune("train --mask-prompt some").model(demo()).data(demo_data()).misused(&["all, last, none"]);
+    let broken = place.file("broken.jinja", "{% for m in messages %}");
+    let run = place.pocketune("train").with("--chat-template", broken).model(demo()).data(demo_data());
+    run.into("out").refuses(&["chat template"]);
+    let few = place.texts("few.jsonl", &["a b c"]);
+    let run = place.pocketune("train --val-split 0.01").model(demo()).data(few).into("out");
+    run.refuses(&["--val-split 0.01", "none of the 1 records"]);
+    place.pocketune("data preview").data("nowhere.jsonl").refuses(&["nowhere.jsonl", "No such file"]);
+    place.pocketune("data preview").misused(&["--data"]);
+}

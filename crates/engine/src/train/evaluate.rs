@@ -6,7 +6,7 @@ use pocketune_formats::peft::Adapter;
 
 use super::options::check_batch;
 use super::planning::Task;
-use super::{Budget, DataSource, Rows, RunOptions, adapter, prepare};
+use super::{Budget, DataOptions, Rows, RunOptions, adapter, prepare};
 use crate::backend::{Cpu, Outcome, Weights};
 use crate::error::{Error, Result};
 use crate::model::{Model, Source};
@@ -20,8 +20,8 @@ pub struct EvalOptions {
     pub model: Source,
     /// A PEFT folder.
     pub adapter: Option<PathBuf>,
-    /// The records; of a folder, `valid.jsonl` where there is one.
-    pub data: DataSource,
+    /// The records; of a folder, what there is to validate on.
+    pub data: DataOptions,
     /// Records a pass.
     pub batch_size: usize,
     /// Longer records are cut.
@@ -40,7 +40,7 @@ pub fn evaluate(options: &EvalOptions) -> Result<Outcome> {
     check_batch(options.batch_size, options.max_seq_length)?;
     let model = Model::open(&options.model)?;
     model.check_next_token()?;
-    let data = prepare(&model, &options.data.to_measure(), options.max_seq_length, &std::env::temp_dir())?;
+    let data = prepare(&model, &options.data.to_measure()?, options.max_seq_length, &std::env::temp_dir())?;
     let tokens = data.valid.unwrap_or(data.train).tokens;
     let saved = options.adapter.as_ref().map(|folder| Ok::<_, Error>((folder, Adapter::open(folder)?))).transpose()?;
     let lora = saved.as_ref().map(|(folder, saved)| adapter::spec(folder, saved)).transpose()?;

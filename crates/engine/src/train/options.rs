@@ -6,7 +6,7 @@ use pocketune_kernels::Isa;
 use pocketune_kernels::matmul::Precision;
 
 use super::planning::closest_folder;
-use super::{Budget, DataSource, Schedule};
+use super::{Budget, DataOptions, Schedule};
 use crate::error::{Error, Result};
 use crate::graph::LoraSpec;
 use crate::model::Source;
@@ -123,7 +123,7 @@ pub struct TrainOptions {
     /// The model.
     pub model: Source,
     /// The records.
-    pub data: DataSource,
+    pub data: DataOptions,
     /// Where the adapter goes.
     pub adapter_path: PathBuf,
     /// The adapter to train.
@@ -183,6 +183,7 @@ impl TrainOptions {
     pub fn check(&self) -> Result<()> {
         self.run.machine()?;
         check_batch(self.batch_size, self.max_seq_length)?;
+        self.data.check()?;
         check_count("iters", self.iters, 1, 1 << 40)?;
         check_count("grad-accumulation-steps", self.accumulation, 1, 1 << 20)?;
         check_count("steps-per-report", self.steps_per_report, 1, 1 << 40)?;

@@ -28,21 +28,10 @@ pub trait Host {
 }
 
 /// What happens in a run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub enum Event<'a> {
-    /// The data is ready: records, tokens, records cut, records left out.
-    Prepared {
-        /// Records to train on.
-        records: usize,
-        /// Their tokens.
-        tokens: u64,
-        /// Tokens of the longest.
-        longest: usize,
-        /// Records that were cut to the limit.
-        cut: usize,
-        /// Records too short to train on.
-        skipped: usize,
-    },
+    /// The data is ready.
+    Prepared(&'a Prepared),
     /// The plan stands; the first step comes next.
     Planned {
         /// What the run will hold and how.
@@ -109,6 +98,8 @@ pub struct Summary {
     pub last_loss: f64,
     /// Validation before and after, where there is a validation set.
     pub valid: Option<(Outcome, Outcome)>,
+    /// What the test set gave after the last update, where it was asked for.
+    pub test: Option<Outcome>,
     /// Peaks of the process.
     pub peak: Resident,
     /// What was planned.
@@ -127,13 +118,7 @@ pub fn train(options: &TrainOptions, host: &mut dyn Host) -> Result<Summary> {
     model.check_next_token()?;
     let folder = options.spill_folder();
     let data = prepare(&model, &options.data, options.max_seq_length, folder)?;
-    host.event(Event::Prepared {
-        records: data.train.tokens.len(),
-        tokens: data.train.tokens.tokens(),
-        longest: data.train.tokens.longest(),
-        cut: data.train.cut,
-        skipped: data.train.skipped,
-    });
+    host.event(Event::Prepared(&data));
     let mut run = Run::new(options, model, data, folder, peak.look())?;
     let machine = run.machine;
     host.event(Event::Planned { plan: &run.plan, budget: options.budget, machine, trainable: run.graph.trainable() });
@@ -146,7 +131,8 @@ pub fn train(options: &TrainOptions, host: &mut dyn Host) -> Result<Summary> {
     let after = run.validate(options.iters, host)?;
     adapter::save(&run.cpu, &run.graph, &run.lora, &options.model.name(), &options.adapter_path)?;
     host.event(Event::Saved(&options.adapter_path));
-    Ok(Summary { first_loss, last_loss, valid: before.zip(after), peak: peak.look(), plan: run.plan })
+    let test = run.test()?;
+    Ok(Summary { first_loss, last_loss, valid: before.zip(after), test, peak: peak.look(), plan: run.plan })
 }
 
 /// A run that is set up.
@@ -183,9 +169,9 @@ impl Run {
         };
         let graph = model.config.graph(Some(&lora))?;
         let weights = Weights::bind(model.files, &model.config, &graph)?;
-        let longest = data.train.tokens.longest().max(data.valid.as_ref().map_or(0, |valid| valid.tokens.longest()));
+        let longest = data.longest();
         let mut task = Task::training(options, &model.config, weights.types(), lora.clone(), longest, so_far.total)?;
-        task.validates = data.valid.is_some();
+        task.validates = data.valid.is_some() || data.test.is_some();
         let task = task.with_disk(folder, options.budget)?;
         let plan = task.choose(options.budget)?;
         memory::trim();
@@ -206,6 +192,13 @@ impl Run {
         let outcome = super::evaluate::run(&mut self.cpu, program, &valid.tokens, &mut self.rows, self.batch_size)?;
         self.check_loss(outcome, "the validation set")?;
         host.event(Event::Validated { iter, outcome });
+        Ok(Some(outcome))
+    }
+
+    fn test(&mut self) -> Result<Option<Outcome>> {
+        let (Some(program), Some(test)) = (&self.plan.validation, &self.data.test) else { return Ok(None) };
+        let outcome = super::evaluate::run(&mut self.cpu, program, &test.tokens, &mut self.rows, self.batch_size)?;
+        self.check_loss(outcome, "the test set")?;
         Ok(Some(outcome))
     }
 
