@@ -103,6 +103,9 @@ pub struct TrainArgs {
     /// Updates over which the learning rate rises.
     #[arg(long, default_value_t = 0)]
     pub warmup_steps: usize,
+    /// Fill a batch with as many records as have batch-size times max-seq-length tokens together; attention stays inside each.
+    #[arg(long, alias = "packing")]
+    pub pack: bool,
     /// Batches in an update; gradients are those of all of them together.
     #[arg(long, default_value_t = 1)]
     pub grad_accumulation_steps: usize,

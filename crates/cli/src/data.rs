@@ -52,6 +52,12 @@ pub fn note_prepared(data: &Prepared) {
     }
 }
 
+/// How full batches are. There is no padding: what is left empty costs memory that was planned, and no time.
+pub fn note_passes(packed: bool, passes: u64, filled: f64) {
+    let hint = if !packed && filled < 0.7 { "; --pack would fill it" } else { "" };
+    note(&format!("Data: {passes} batches an epoch, {:.1} % of their room filled{hint}", 100.0 * filled));
+}
+
 fn note_set(what: &str, set: &Dataset) {
     let longest = set.tokens.longest();
     note(&format!("Data: {} records{what}, {} tokens, the longest {longest}", set.tokens.len(), set.tokens.tokens()));

@@ -84,6 +84,7 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         batch_size: args.batch_size,
         accumulation: args.grad_accumulation_steps,
         max_seq_length: args.records.max_seq_length,
+        pack: args.pack,
         optimizer: match args.optimizer {
             OptimizerArg::Adamw => Optimizer::AdamW,
             OptimizerArg::Adamw8bit => Optimizer::AdamW8bit,
@@ -150,6 +151,7 @@ impl Host for Printer {
             (Event::Report(report), LogArg::Jsonl) => say(&json_line(&report)),
             (Event::Report(report), LogArg::Text) => say(&text_line(&report)),
             (Event::Prepared(data), _) => data::note_prepared(data),
+            (Event::Laid { packed, passes, filled }, _) => data::note_passes(packed, passes, filled),
             (Event::Planned { plan, budget, machine, trainable }, _) => {
                 self.budget = budget.bytes().unwrap_or(None);
                 note(&planned(plan, budget, machine, trainable));

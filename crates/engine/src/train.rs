@@ -9,6 +9,7 @@ mod data;
 mod evaluate;
 mod generate;
 mod options;
+mod passes;
 mod planning;
 mod run;
 mod schedule;
@@ -20,6 +21,7 @@ pub use data::{BadLines, DataOptions, DataSource, Dataset, Prepared, Reader, Tem
 pub use evaluate::{EvalOptions, evaluate};
 pub use generate::{GenerateOptions, Generator, Sampling};
 pub use options::{LoraChoice, Optimizer, PolicyChoice, PrecisionChoice, RunOptions, TrainOptions};
+pub use passes::Passes;
 pub use planning::Task;
 pub use run::{Event, Host, Report, Summary, train};
 pub use schedule::{Decay, Schedule};

@@ -28,6 +28,7 @@ mod models;
 mod not_finite;
 mod options;
 mod order;
+mod packing;
 mod picture;
 mod place;
 mod records;

@@ -54,7 +54,7 @@ pub fn evaluate(options: &EvalOptions) -> Result<Outcome> {
     if let Some((folder, saved)) = &saved {
         adapter::load(&mut cpu, &graph, Path::new(folder), saved)?;
     }
-    let mut buffer = Rows::with_capacity(options.batch_size, tokens.longest());
+    let mut buffer = Rows::with_capacity(options.batch_size, options.batch_size * tokens.longest(), tokens.longest());
     let outcome = run(&mut cpu, &plan.program, &tokens, &mut buffer, options.batch_size)?;
     if outcome.loss.is_finite() {
         return Ok(outcome);

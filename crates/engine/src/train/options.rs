@@ -136,6 +136,8 @@ pub struct TrainOptions {
     pub accumulation: usize,
     /// Longer records are cut.
     pub max_seq_length: usize,
+    /// Whether a pass has as many records as fit `batch_size` times `max_seq_length` tokens.
+    pub pack: bool,
     /// The update rule.
     pub optimizer: Optimizer,
     /// Weight decay; PyTorch's default when `None`.

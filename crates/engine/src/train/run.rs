@@ -7,7 +7,7 @@ use pocketune_formats::peft::Adapter;
 use pocketune_kernels::update::{AdamW, Sgd};
 
 use super::planning::Task;
-use super::{Batches, Budget, LoraChoice, Optimizer, Prepared, Rows, TrainOptions, adapter, prepare};
+use super::{Batches, Budget, LoraChoice, Optimizer, Passes, Prepared, Rows, TrainOptions, adapter, passes, prepare};
 use crate::backend::{Alone, Cpu, Outcome, Rule, Weights};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, LoraSpec, ParamId};
@@ -32,6 +32,15 @@ pub trait Host {
 pub enum Event<'a> {
     /// The data is ready.
     Prepared(&'a Prepared),
+    /// Records are laid out in passes.
+    Laid {
+        /// Whether they are packed.
+        packed: bool,
+        /// Passes of the first epoch.
+        passes: u64,
+        /// The share of the rows that a plan has room for which they fill.
+        filled: f64,
+    },
     /// The plan stands; the first step comes next.
     Planned {
         /// What the run will hold and how.
@@ -121,6 +130,8 @@ pub fn train(options: &TrainOptions, host: &mut dyn Host) -> Result<Summary> {
     host.event(Event::Prepared(&data));
     let mut run = Run::new(options, model, data, folder, peak.look())?;
     let machine = run.machine;
+    let (passes, filled) = run.passes.first_epoch(&run.data.train.tokens, run.plan.program.tokens);
+    host.event(Event::Laid { packed: options.pack, passes, filled });
     host.event(Event::Planned { plan: &run.plan, budget: options.budget, machine, trainable: run.graph.trainable() });
     let alone = run.cpu.product_alone(&run.plan.program, ALONE, &mut || host.now());
     if let Some(alone) = alone {
@@ -142,6 +153,7 @@ struct Run {
     lora: LoraSpec,
     cpu: Cpu,
     data: Prepared,
+    passes: Passes,
     rows: Rows,
     plan: Plan,
     flops: Flops,
@@ -170,13 +182,26 @@ impl Run {
         let graph = model.config.graph(Some(&lora))?;
         let weights = Weights::bind(model.files, &model.config, &graph)?;
         let longest = data.longest();
-        let mut task = Task::training(options, &model.config, weights.types(), lora.clone(), longest, so_far.total)?;
+        // The most tokens of a row: of the longest record, or all that packing may put there.
+        let length = match options.pack {
+            true => options.max_seq_length.min(data.train.tokens.tokens() as usize).max(longest),
+            false => longest,
+        };
+        let batches = Batches::new(data.train.tokens.len(), options.shuffle, options.seed);
+        let room = options.batch_size * length;
+        // Its memory is taken before the plan is made, which counts it.
+        let passes = match options.pack {
+            true => Passes::packed(batches, &data.train.tokens, room, options.seed),
+            false => Passes::plain(batches, options.batch_size),
+        };
+        let mut task = Task::training(options, &model.config, weights.types(), lora.clone(), length, so_far.total)?;
         task.validates = data.valid.is_some() || data.test.is_some();
         let task = task.with_disk(folder, options.budget)?;
         let plan = task.choose(options.budget)?;
         memory::trim();
         let machine = task.machine;
-        let rows = Rows::with_capacity(options.batch_size, longest);
+        let records = if options.pack { passes::WINDOW } else { options.batch_size };
+        let rows = Rows::with_capacity(records.max(options.batch_size), room, longest);
         let programs: Vec<&Program> = [&plan.program].into_iter().chain(&plan.validation).collect();
         let mut cpu = Cpu::new(machine, weights, &graph, plan.layout.clone(), &programs, folder)?;
         match saved {
@@ -184,7 +209,7 @@ impl Run {
             None => adapter::initialise(&mut cpu, &graph, options.seed),
         }
         let flops = Flops::of(&plan.program, &graph);
-        Ok(Self { machine, graph, lora, cpu, data, rows, plan, flops, batch_size: options.batch_size })
+        Ok(Self { machine, graph, lora, cpu, data, passes, rows, plan, flops, batch_size: options.batch_size })
     }
 
     fn validate(&mut self, iter: usize, host: &mut dyn Host) -> Result<Option<Outcome>> {
@@ -211,7 +236,6 @@ impl Run {
         host: &mut dyn Host,
         peak: &mut Peak,
     ) -> Result<(f64, f64)> {
-        let mut batches = Batches::new(self.data.train.tokens.len(), options.shuffle, options.seed);
         let (mut position, mut trained) = (0_u64, 0_u64);
         let (mut since, mut losses, mut tokens, mut flops, mut count) = (host.now(), 0.0, 0_u64, 0.0, 0_usize);
         let (mut first_loss, mut last_loss) = (f64::NAN, f64::NAN);
@@ -221,7 +245,7 @@ impl Run {
             if iter == 1 {
                 self.cpu.watch();
             }
-            let (outcome, work) = self.update(options, &mut batches, &mut position, iter, lr)?;
+            let (outcome, work) = self.update(options, &mut position, iter, lr)?;
             self.check_loss(outcome, &format!("update {iter}"))?;
             if iter == 1 {
                 self.check_gradients()?;
@@ -257,23 +281,17 @@ impl Run {
 
     /// One update over `accumulation` passes; what it found and what it worked on. Gradients are those of the mean over all
     /// targets of the update, however it is cut into passes.
-    fn update(
-        &mut self,
-        options: &TrainOptions,
-        batches: &mut Batches,
-        position: &mut u64,
-        iter: usize,
-        lr: f32,
-    ) -> Result<(Outcome, Work)> {
+    fn update(&mut self, options: &TrainOptions, position: &mut u64, iter: usize, lr: f32) -> Result<(Outcome, Work)> {
         let rule = rule(options, iter, lr);
         let file = &self.data.train.tokens;
-        let per_pass = options.batch_size as u64;
-        let passes = options.accumulation as u64;
+        let (step, passes) = (self.passes.step(), options.accumulation as u64);
         let sums = self.plan.program.mode == Mode::Accumulate;
         let mut targets = 0;
         if passes > 1 {
-            for at in *position..*position + passes * per_pass {
-                targets += self.rows.targets_of(file, batches.record(at))?;
+            for pass in 0..passes {
+                for &record in self.passes.records(*position + pass * step, file) {
+                    targets += self.rows.targets_of(file, record as usize)?;
+                }
             }
         }
         if sums {
@@ -281,9 +299,9 @@ impl Run {
         }
         let (mut total, mut work) = (Outcome::default(), Work::default());
         for _ in 0..passes {
-            let first = *position;
-            self.rows.fill(file, (first..first + per_pass).map(|at| batches.record(at)))?;
-            *position += per_pass;
+            let records = self.passes.records(*position, file);
+            self.rows.fill(file, records.iter().map(|&record| record as usize))?;
+            *position += step;
             let targets = if passes > 1 { targets } else { self.rows.targets() };
             let batch = self.rows.batch(targets);
             let outcome = self.cpu.run(&self.plan.program, batch, 0, Some(rule))?;
