@@ -4,7 +4,9 @@
 pub mod adapter;
 mod advice;
 mod batch;
+mod best;
 mod budget;
+mod choices;
 mod data;
 mod evaluate;
 mod generate;
@@ -17,6 +19,7 @@ mod schedule;
 pub use advice::{Advice, Pace};
 pub use batch::{Batches, Rows};
 pub use budget::Budget;
+pub use choices::{Score, score};
 pub use data::{BadLines, DataOptions, DataSource, Dataset, Prepared, Reader, TemplateChoice, prepare, rehearse};
 pub use evaluate::{EvalOptions, evaluate};
 pub use generate::{GenerateOptions, Generator, Sampling};

@@ -5,6 +5,7 @@
 use crate::chat::ChatTemplate;
 use crate::error::{Result, TextError};
 use crate::places::Place;
+use crate::recipes::Question;
 use crate::records::{Chat, Record};
 use crate::tokenizer::Tokenizer;
 use crate::turns::{Conversation, End, Turn, conversation};
@@ -58,6 +59,7 @@ impl<'a> ExampleMaker<'a> {
             (Record::Passage { text, last }, _) => self.passage(text, *last, each),
             (Record::Chat(chat) | Record::Answer { chat, .. }, Some(template)) => each(self.chat(chat, template)?),
             (Record::Answer { prompt, answer, .. }, None) => each(self.answer(prompt, answer)),
+            (Record::Question(question), _) => each(self.choice(question, question.answer)),
             (Record::Chat(_), None) => {
                 return Err(TextError::Template("the model has none, so conversations can't be used".into()));
             }
@@ -153,6 +155,25 @@ impl<'a> ExampleMaker<'a> {
         let first = if self.mask == Mask::None { 0 } else { places[0].token };
         let loss = (0..ids.len()).map(|at| at >= first).collect();
         self.finish(ids, loss)
+    }
+
+    /// A question with each of its answers, the loss on the answer alone.
+    pub fn choices(&self, question: &Question) -> Vec<Example> {
+        (0..question.choices.len()).map(|number| self.choice(question, number)).collect()
+    }
+
+    /// What is too long is cut at the beginning of the question, so that the answer stays.
+    fn choice(&self, question: &Question, number: usize) -> Example {
+        let Question { prompt, choices, .. } = question;
+        let mut ids = Vec::new();
+        let text = format!("{prompt}{}", choices[number]);
+        let place = self.tokenizer.encode_places(&text, true, &[prompt.len()], &mut ids)[0];
+        let (whole, before) = (ids.len(), self.tokenizer.before_text().len().min(place.token));
+        let cut = whole.saturating_sub(self.max_seq_length).min(place.token - before);
+        ids.drain(before..before + cut);
+        let loss = (0..ids.len()).map(|at| at >= place.token - cut).collect();
+        let example = self.finish(ids, loss);
+        Example { cut_from: (example.ids.len() < whole).then_some(whole), ..example }
     }
 
     fn finish(&self, mut ids: Vec<u32>, mut loss: Vec<bool>) -> Example {

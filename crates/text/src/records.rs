@@ -13,6 +13,7 @@ mod table;
 pub use record::{Chat, Fields, Record};
 
 use crate::error::{Result, TextError};
+use crate::recipes::Recipe;
 use serde_json::Value;
 use std::io::BufRead;
 use std::path::Path;
@@ -61,20 +62,35 @@ enum Source<R> {
 /// The records of a data file.
 pub struct Records<R> {
     source: Source<R>,
-    fields: Fields,
+    reading: Reading,
     ended: bool,
 }
 
+/// How an object becomes a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// By the fields that it has.
+    Fields(Fields),
+    /// As a row of a labelled data set.
+    Task(Recipe),
+}
+
+impl Default for Reading {
+    fn default() -> Self {
+        Self::Fields(Fields::default())
+    }
+}
+
 impl<R: BufRead> Records<R> {
-    /// Reads records of a form, whose fields have these names.
-    pub fn new(reader: R, form: Form, fields: Fields) -> Self {
+    /// Reads records of a form.
+    pub fn new(reader: R, form: Form, reading: Reading) -> Self {
         let source = match form {
             Form::Lines => Source::Lines(lines::Lines::new(reader)),
             Form::Array => Source::Array(array::Array::new(reader)),
             Form::Table(delimiter) => Source::Table(table::Table::new(reader, delimiter)),
             Form::Plain => Source::Plain(plain::Plain::new(reader)),
         };
-        Self { source, fields, ended: false }
+        Self { source, reading, ended: false }
     }
 
     fn item(&mut self) -> std::io::Result<Option<Item>> {
@@ -88,9 +104,20 @@ impl<R: BufRead> Records<R> {
 
     fn record(&mut self) -> std::io::Result<Option<(u64, std::result::Result<Record, String>)>> {
         if let Source::Plain(plain) = &mut self.source {
-            return plain.next_record();
+            return match self.reading {
+                Reading::Fields(_) => plain.next_record(),
+                Reading::Task(_) => {
+                    self.ended = true;
+                    Ok(Some((1, Err("plain text has no labels; a task wants .jsonl, .json, .csv or .tsv".into()))))
+                }
+            };
         }
-        Ok(self.item()?.map(|(line, value)| (line, value.and_then(|value| Record::from_json(value, &self.fields)))))
+        let found = self.item()?;
+        let record = |value| match &self.reading {
+            Reading::Fields(fields) => Record::from_json(value, fields),
+            Reading::Task(recipe) => recipe.question(&value).map(Record::Question),
+        };
+        Ok(found.map(|(line, value)| (line, value.and_then(record))))
     }
 }
 
@@ -142,7 +169,7 @@ mod tests {
             }
         }
         for form in [Form::Lines, Form::Plain] {
-            let found: Vec<_> = Records::new(std::io::BufReader::new(Broken(0)), form, Fields::default()).collect();
+            let found: Vec<_> = Records::new(std::io::BufReader::new(Broken(0)), form, Reading::default()).collect();
             assert!(matches!(found.last(), Some(Err(TextError::Reading(_)))), "{form:?}: {found:?}");
             assert!(found.len() <= 2);
         }

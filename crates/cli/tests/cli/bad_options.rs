@@ -141,3 +141,30 @@ fn options_about_data_that_can_not_work_are_refused() {
     place.pocketune("data preview").data("nowhere.jsonl").refuses(&["nowhere.jsonl", "No such file"]);
     place.pocketune("data preview").misused(&["--data"]);
 }
+
+#[test]
+fn options_about_validation_and_length_of_a_run_that_can_not_work_are_refused() {
+    let place = Place::new();
+    for (words, said) in [
+        ("--steps-per-eval 0", "--steps-per-eval 0"),
+        ("--val-batches 0", "--val-batches 0"),
+        ("--val-batches -2", "-1 for all"),
+        ("--early-stopping 0", "--early-stopping 0"),
+        ("--epochs 0", "--epochs 0"),
+        ("--epochs -1", "--epochs -1"),
+        ("--epochs nan", "--epochs NaN"),
+        ("--warmup-ratio 1.5", "--warmup-ratio 1.5"),
+        ("--lr-min 1", "--lr-min 1"),
+        ("--lr-min -1", "--lr-min -1"),
+    ] {
+        place.pocketune("train").words(words).model(demo()).data(demo_data()).into("out").refuses(&[said]);
+    }
+    let train = || place.pocketune("train").model(demo()).data(demo_data());
+    train().words("--epochs 1 --iters 2").misused(&["--iters"]);
+    train().words("--warmup-ratio 0.1 --warmup-steps 2").misused(&["--warmup-steps"]);
+    for words in ["--early-stopping 2", "--save-best"] {
+        let run = place.pocketune("train").words(words).model(demo()).data(demo_data().join("train.jsonl")).into("out");
+        run.stops(&["there is no validation set", "--val-split"]);
+    }
+    place.pocketune("plan --print-config").refuses(&["--print-config"]);
+}

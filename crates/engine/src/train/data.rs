@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use pocketune_text::{ChatTemplate, Example, ExampleMaker, Form, Records, TextError, Tokenizer};
+use pocketune_text::{ChatTemplate, Example, ExampleMaker, Form, Record, Records, TextError, Tokenizer};
 
 use crate::error::{Error, Result};
 use crate::memory;
@@ -174,15 +174,49 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// Hands over every question of a labelled file, with each of its answers and the number of the right one.
+    ///
+    /// # Errors
+    /// As [`Reader::each_of`].
+    pub(super) fn each_question(&self, path: &Path, each: &mut dyn FnMut(Vec<Example>, usize)) -> Result<BadLines> {
+        self.each_record(open(path)?, path, &mut |_, record| {
+            if let Record::Question(question) = &record {
+                let choices = self.maker.choices(question);
+                choices.iter().try_for_each(|choice| self.model.check_tokens(&choice.ids)).map_err(Fault::Line)?;
+                each(choices, question.answer);
+            }
+            Ok(())
+        })
+    }
+
     fn each(
         &self,
-        mut reader: impl BufRead,
+        reader: impl BufRead,
         path: &Path,
         each: &mut dyn FnMut(u64, Example) -> Result<()>,
     ) -> Result<BadLines> {
+        self.each_record(reader, path, &mut |line, record| {
+            let mut done = Ok(());
+            let made = self.maker.examples(&record, &mut |example| {
+                if done.is_ok() {
+                    let known = self.model.check_tokens(&example.ids).map_err(Fault::Line);
+                    done = known.and_then(|()| each(line, example).map_err(Fault::Run));
+                }
+            });
+            made.map_err(|error| Fault::Line(error.to_string()))?;
+            done
+        })
+    }
+
+    fn each_record(
+        &self,
+        mut reader: impl BufRead,
+        path: &Path,
+        each: &mut dyn FnMut(u64, Record) -> std::result::Result<(), Fault>,
+    ) -> Result<BadLines> {
         let form = Form::of(path, reader.fill_buf().map_err(|error| Error::io(path, error))?);
         let (mut bad, mut records) = (BadLines::default(), 0);
-        for record in Records::new(reader, form, self.options.fields.clone()) {
+        for record in Records::new(reader, form, self.options.reading.clone()) {
             records += 1;
             let (line, record) = match record {
                 Ok(record) => record,
@@ -193,18 +227,10 @@ impl<'a> Reader<'a> {
                 }
                 Err(other) => return Err(other.into()),
             };
-            let mut fault = None;
-            let made = self.maker.examples(&record, &mut |example| {
-                if fault.is_none() {
-                    let known = self.model.check_tokens(&example.ids).map_err(|reason| bad.add(line, reason));
-                    fault = known.is_ok().then(|| each(line, example)).and_then(Result::err);
-                }
-            });
-            if let Some(error) = fault {
-                return Err(error);
-            }
-            if let Err(error) = made {
-                bad.add(line, error.to_string());
+            match each(line, record) {
+                Ok(()) => {}
+                Err(Fault::Line(reason)) => bad.add(line, reason),
+                Err(Fault::Run(error)) => return Err(error),
             }
         }
         match bad.count == 0 || self.options.skip_bad_lines {
@@ -212,6 +238,14 @@ impl<'a> Reader<'a> {
             false => Err(Error::BadLines { path: path.into(), bad: Box::new(bad), records }),
         }
     }
+}
+
+/// Why a record was not taken.
+enum Fault {
+    /// Its line is bad.
+    Line(String),
+    /// The run can't go on.
+    Run(Error),
 }
 
 /// Opens a data file.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use pocketune_formats::peft::Adapter;
 use pocketune_kernels::update::{AdamW, Sgd};
 
+use super::best::{Best, Verdict};
 use super::planning::Task;
 use super::{Batches, Budget, LoraChoice, Optimizer, Passes, Prepared, Rows, TrainOptions, adapter, passes, prepare};
 use crate::backend::{Alone, Cpu, Outcome, Rule, Weights};
@@ -54,7 +55,14 @@ pub enum Event<'a> {
     },
     /// The largest product of the step was run alone; what the step reaches is compared with it.
     Measured(Alone),
-    /// The validation set was measured, before the first or after the last update.
+    /// The validation loss has not fallen for as long as was allowed; no update comes after this.
+    Stopped {
+        /// Updates done.
+        iter: usize,
+        /// Updates after which it was lowest.
+        best: usize,
+    },
+    /// The validation set was measured.
     Validated {
         /// Updates done.
         iter: usize,
@@ -65,6 +73,8 @@ pub enum Event<'a> {
     Step {
         /// Its number, from 1.
         iter: usize,
+        /// Updates to do in all.
+        iters: usize,
     },
     /// Time for a report.
     Report(Report),
@@ -101,12 +111,16 @@ pub struct Report {
 /// What came out.
 #[derive(Clone, Debug)]
 pub struct Summary {
+    /// Updates that were made.
+    pub iters: usize,
     /// The first report's loss.
     pub first_loss: f64,
     /// The last report's loss.
     pub last_loss: f64,
-    /// Validation before and after, where there is a validation set.
+    /// Validation before, and of the adapter that was kept, where there is a validation set.
     pub valid: Option<(Outcome, Outcome)>,
+    /// Updates after which the adapter was kept, where the best one was to be.
+    pub best: Option<usize>,
     /// What the test set gave after the last update, where it was asked for.
     pub test: Option<Outcome>,
     /// Peaks of the process.
@@ -118,7 +132,8 @@ pub struct Summary {
 /// Trains an adapter.
 ///
 /// # Errors
-/// Whatever is wrong with options, files, data, the system or the numbers; nothing is written then.
+/// Whatever is wrong with options, files, data, the system or the numbers; nothing is written then, but for the best adapter so far where
+/// that is to be kept.
 pub fn train(options: &TrainOptions, host: &mut dyn Host) -> Result<Summary> {
     options.check()?;
     store::check_writable(&options.adapter_path)?;
@@ -130,20 +145,55 @@ pub fn train(options: &TrainOptions, host: &mut dyn Host) -> Result<Summary> {
     host.event(Event::Prepared(&data));
     let mut run = Run::new(options, model, data, folder, peak.look())?;
     let machine = run.machine;
+    let mut options = options.clone();
     let (passes, filled) = run.passes.first_epoch(&run.data.train.tokens, run.plan.program.tokens);
     host.event(Event::Laid { packed: options.pack, passes, filled });
+    if let Some(epochs) = options.epochs {
+        options.iters = (epochs * passes as f64 / options.accumulation as f64).ceil().max(1.0) as usize;
+    }
+    let options = &options;
     host.event(Event::Planned { plan: &run.plan, budget: options.budget, machine, trainable: run.graph.trainable() });
     let alone = run.cpu.product_alone(&run.plan.program, ALONE, &mut || host.now());
     if let Some(alone) = alone {
         host.event(Event::Measured(alone));
     }
-    let before = run.validate(0, host)?;
-    let (first_loss, last_loss) = run.steps(options, alone.map(|alone| alone.rate()), host, &mut peak)?;
-    let after = run.validate(options.iters, host)?;
-    adapter::save(&run.cpu, &run.graph, &run.lora, &options.model.name(), &options.adapter_path)?;
+    let before = run.validate(0, options, host)?;
+    let done = run.steps(options, alone.map(|alone| alone.rate()), host, &mut peak)?;
+    let last = if done.stopped { None } else { run.validate(done.iters, options, host)? };
+    if let Some(outcome) = last {
+        run.judge(done.iters, outcome, options)?;
+    }
+    match run.kept {
+        None => run.save(options)?,
+        Some(_) if run.best.iter() == Some(done.iters) => {}
+        // What is measured from here on is what was kept.
+        Some(_) => {
+            let saved = Adapter::open(&options.adapter_path)?;
+            adapter::load(&mut run.cpu, &run.graph, &options.adapter_path, &saved)?;
+        }
+    }
     host.event(Event::Saved(&options.adapter_path));
     let test = run.test()?;
-    Ok(Summary { first_loss, last_loss, valid: before.zip(after), test, peak: peak.look(), plan: run.plan })
+    Ok(Summary {
+        iters: done.iters,
+        first_loss: done.first_loss,
+        last_loss: done.last_loss,
+        valid: before.zip(run.kept.or(last)),
+        best: run.kept.and(run.best.iter()),
+        test,
+        peak: peak.look(),
+        plan: run.plan,
+    })
+}
+
+/// How the updates went.
+struct Done {
+    iters: usize,
+    /// Whether they ended early for want of a lower validation loss.
+    stopped: bool,
+    /// The first and the last report's loss.
+    first_loss: f64,
+    last_loss: f64,
 }
 
 /// A run that is set up.
@@ -158,6 +208,9 @@ struct Run {
     plan: Plan,
     flops: Flops,
     batch_size: usize,
+    best: Best,
+    /// What the adapter measured that is on disk already, where the best one is kept.
+    kept: Option<Outcome>,
 }
 
 /// What an update worked on.
@@ -181,6 +234,12 @@ impl Run {
         };
         let graph = model.config.graph(Some(&lora))?;
         let weights = Weights::bind(model.files, &model.config, &graph)?;
+        if data.valid.is_none() && options.keeps_best() {
+            let option = if options.save_best { "save-best" } else { "early-stopping" };
+            let value = options.early_stopping.map_or(String::new(), |patience| patience.to_string());
+            let fault = "there is no validation set to judge by; --val-split 0.1 would keep one".into();
+            return Err(Error::Option { option, value, fault });
+        }
         let longest = data.longest();
         // The most tokens of a row: of the longest record, or all that packing may put there.
         let length = match options.pack {
@@ -209,25 +268,55 @@ impl Run {
             None => adapter::initialise(&mut cpu, &graph, options.seed),
         }
         let flops = Flops::of(&plan.program, &graph);
-        Ok(Self { machine, graph, lora, cpu, data, passes, rows, plan, flops, batch_size: options.batch_size })
+        Ok(Self {
+            machine,
+            graph,
+            lora,
+            cpu,
+            data,
+            passes,
+            rows,
+            plan,
+            flops,
+            batch_size: options.batch_size,
+            best: Best::new(options.early_stopping),
+            kept: None,
+        })
     }
 
-    fn validate(&mut self, iter: usize, host: &mut dyn Host) -> Result<Option<Outcome>> {
+    fn validate(&mut self, iter: usize, options: &TrainOptions, host: &mut dyn Host) -> Result<Option<Outcome>> {
         let (Some(program), Some(valid)) = (&self.plan.validation, &self.data.valid) else { return Ok(None) };
-        let outcome = super::evaluate::run(&mut self.cpu, program, &valid.tokens, &mut self.rows, self.batch_size)?;
+        let (rows, most) = (&mut self.rows, options.val_batches);
+        let outcome = super::evaluate::run(&mut self.cpu, program, &valid.tokens, rows, self.batch_size, most)?;
         self.check_loss(outcome, "the validation set")?;
         host.event(Event::Validated { iter, outcome });
         Ok(Some(outcome))
     }
 
+    /// What a validation means; where the best adapter is kept and this is it, it goes to disk.
+    fn judge(&mut self, iter: usize, outcome: Outcome, options: &TrainOptions) -> Result<Verdict> {
+        let verdict = self.best.take(iter, outcome.mean_loss());
+        if verdict == Verdict::Better && options.keeps_best() {
+            self.save(options)?;
+            self.kept = Some(outcome);
+        }
+        Ok(verdict)
+    }
+
+    fn save(&self, options: &TrainOptions) -> Result<()> {
+        let (name, kept) = (options.model.name(), options.kept.as_deref());
+        adapter::save(&self.cpu, &self.graph, &self.lora, &name, kept, &options.adapter_path)
+    }
+
     fn test(&mut self) -> Result<Option<Outcome>> {
         let (Some(program), Some(test)) = (&self.plan.validation, &self.data.test) else { return Ok(None) };
-        let outcome = super::evaluate::run(&mut self.cpu, program, &test.tokens, &mut self.rows, self.batch_size)?;
+        let outcome =
+            super::evaluate::run(&mut self.cpu, program, &test.tokens, &mut self.rows, self.batch_size, None)?;
         self.check_loss(outcome, "the test set")?;
         Ok(Some(outcome))
     }
 
-    /// All updates; the first and the last report's loss. Products reach `alone` operations a second by
+    /// All updates, or as many as the validation loss asks for. Products reach `alone` operations a second by
     /// themselves, where that could be measured.
     fn steps(
         &mut self,
@@ -235,12 +324,12 @@ impl Run {
         alone: Option<f64>,
         host: &mut dyn Host,
         peak: &mut Peak,
-    ) -> Result<(f64, f64)> {
+    ) -> Result<Done> {
         let (mut position, mut trained) = (0_u64, 0_u64);
         let (mut since, mut losses, mut tokens, mut flops, mut count) = (host.now(), 0.0, 0_u64, 0.0, 0_usize);
         let (mut first_loss, mut last_loss) = (f64::NAN, f64::NAN);
         for iter in 1..=options.iters {
-            host.event(Event::Step { iter });
+            host.event(Event::Step { iter, iters: options.iters });
             let lr = options.schedule.rate(iter, options.iters);
             if iter == 1 {
                 self.cpu.watch();
@@ -275,8 +364,18 @@ impl Run {
                 }));
                 (since, losses, tokens, flops, count) = (host.now(), 0.0, 0, 0.0, 0);
             }
+            if iter % options.steps_per_eval == 0 && iter < options.iters {
+                let pause = host.now();
+                let outcome = self.validate(iter, options, host)?;
+                let verdict = outcome.map(|outcome| self.judge(iter, outcome, options)).transpose()?;
+                if verdict == Some(Verdict::Enough) {
+                    host.event(Event::Stopped { iter, best: self.best.iter().unwrap_or(iter) });
+                    return Ok(Done { iters: iter, stopped: true, first_loss, last_loss });
+                }
+                since += host.now().saturating_sub(pause);
+            }
         }
-        Ok((first_loss, last_loss))
+        Ok(Done { iters: options.iters, stopped: false, first_loss, last_loss })
     }
 
     /// One update over `accumulation` passes; what it found and what it worked on. Gradients are those of the mean over all

@@ -130,10 +130,10 @@ impl<R: BufRead> Array<R> {
 
 #[cfg(test)]
 mod tests {
-    use crate::records::{Fields, Form, Record, Records};
+    use crate::records::{Form, Reading, Record, Records};
 
     fn read(text: &str) -> Vec<Result<(u64, Record), String>> {
-        let records = Records::new(text.as_bytes(), Form::Array, Fields::default());
+        let records = Records::new(text.as_bytes(), Form::Array, Reading::default());
         records.map(|record| record.map_err(|error| error.to_string())).collect()
     }
 

@@ -72,10 +72,10 @@ pub(super) fn parse(text: &str) -> Result<Value, String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::records::{Fields, Form, Record, Records};
+    use crate::records::{Form, Reading, Record, Records};
 
     fn read(text: &[u8]) -> Vec<Result<(u64, Record), String>> {
-        let records = Records::new(text, Form::Lines, Fields::default());
+        let records = Records::new(text, Form::Lines, Reading::default());
         records.map(|record| record.map_err(|error| error.to_string())).collect()
     }
 

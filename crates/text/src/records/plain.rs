@@ -72,10 +72,10 @@ fn cut(bytes: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::{Fields, Form, Records};
+    use crate::records::{Form, Reading, Records};
 
     fn read(text: &[u8]) -> Vec<Result<(u64, Record), String>> {
-        let records = Records::new(text, Form::Plain, Fields::default());
+        let records = Records::new(text, Form::Plain, Reading::default());
         records.map(|record| record.map_err(|error| error.to_string())).collect()
     }
 

@@ -2,6 +2,7 @@
 //! two kinds.
 
 use super::chat;
+use crate::recipes::Question;
 use serde_json::{Map, Value};
 
 /// One training record.
@@ -27,6 +28,8 @@ pub enum Record {
         /// The answer.
         answer: String,
     },
+    /// A question with its possible answers.
+    Question(Question),
 }
 
 /// A conversation, as templates read it.

@@ -147,10 +147,10 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
-    use crate::records::{Fields, Form, Record, Records};
+    use crate::records::{Form, Reading, Record, Records};
 
     fn read(text: &str, delimiter: u8) -> Vec<Result<(u64, Record), String>> {
-        let records = Records::new(text.as_bytes(), Form::Table(delimiter), Fields::default());
+        let records = Records::new(text.as_bytes(), Form::Table(delimiter), Reading::default());
         records.map(|record| record.map_err(|error| error.to_string())).collect()
     }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use pocketune_text::{ChatTemplate, Fields, Mask};
+use pocketune_text::{ChatTemplate, Mask, Reading};
 
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -52,8 +52,8 @@ pub enum TemplateChoice {
 pub struct DataOptions {
     /// Where they come from.
     pub source: DataSource,
-    /// The names of their fields.
-    pub fields: Fields,
+    /// How an object becomes a record.
+    pub reading: Reading,
     /// What of a conversation the loss is taken on.
     pub mask: Mask,
     /// What turns conversations into text.
@@ -73,7 +73,7 @@ impl DataOptions {
     pub fn plain(source: DataSource) -> Self {
         Self {
             source,
-            fields: Fields::default(),
+            reading: Reading::default(),
             mask: Mask::None,
             template: TemplateChoice::Model,
             skip_bad_lines: false,
