@@ -1,5 +1,9 @@
 //! What can be typed. Words follow mlx-lm first, then llama.cpp and Hugging Face.
 
+mod data;
+
+pub use data::DataArgs;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -21,6 +25,9 @@ pub enum Command {
     Plan(Box<PlanArgs>),
     /// Measure loss, perplexity and accuracy on a data set.
     Eval(EvalArgs),
+    /// Look at data as a run would see it.
+    #[command(subcommand)]
+    Data(DataCommand),
     /// Continue a prompt.
     Generate(GenerateArgs),
     /// Measure what this machine reaches, and keep it for the planner.
@@ -33,6 +40,13 @@ pub enum Command {
         /// A GGUF file, a Hugging Face folder, or an adapter.
         file: PathBuf,
     },
+    /// Print a script that completes the words of pocketune in a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page.
+    Man,
     /// Download a known model, or `hf:owner/name` from the Hugging Face Hub.
     Pull {
         /// The model's name.
@@ -41,6 +55,12 @@ pub enum Command {
         #[arg(long, value_name = "DIR")]
         into: Option<PathBuf>,
     },
+}
+
+#[derive(Subcommand)]
+pub enum DataCommand {
+    /// Show records as tokens, what of them the loss is taken on, and how long all records are.
+    Preview(PreviewArgs),
 }
 
 #[derive(Args)]
@@ -71,56 +91,77 @@ pub enum AdapterKindArg {
 
 #[derive(Args)]
 pub struct TrainArgs {
+    /// Read options from this YAML file, under their long names; what is typed wins.
+    #[arg(long, short = 'c', value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print what would run, as such a file, and run nothing.
+    #[arg(long)]
+    pub print_config: bool,
     /// A GGUF file or a Hugging Face folder [default: the built-in model].
     #[arg(long, short = 'm', value_name = "PATH")]
     pub model: Option<PathBuf>,
-    /// A .jsonl file, or a folder with train.jsonl and perhaps valid.jsonl [default: the built-in data].
+    /// A .jsonl, .json, .csv, .tsv or .txt file, or a folder with train, and perhaps valid and test [default: the built-in data].
     #[arg(long, short = 'f', value_name = "PATH")]
     pub data: Option<PathBuf>,
+    /// The share of a file's records to keep for validation, such as 0.1.
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
+    pub val_split: Option<f64>,
+    /// Measure on the folder's test set at the end.
+    #[arg(long)]
+    pub test: bool,
     /// The folder that the adapter goes to, in PEFT format.
-    #[arg(long, value_name = "DIR", default_value = "adapters")]
+    #[arg(long, value_name = "DIR", default_value = "adapters", alias = "output-dir")]
     pub adapter_path: PathBuf,
     /// Updates [default: 1000; 80 for the built-in model].
-    #[arg(long)]
+    #[arg(long, alias = "max-steps")]
     pub iters: Option<usize>,
+    /// How often every record is trained on, in place of a number of updates.
+    #[arg(long, alias = "num-train-epochs", conflicts_with_all = ["iters", "warmup_ratio"], allow_hyphen_values = true)]
+    pub epochs: Option<f64>,
     /// Records in a batch.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, alias = "per-device-train-batch-size")]
     pub batch_size: usize,
-    /// Longer records are cut to this many tokens.
-    #[arg(long, default_value_t = 2048)]
-    pub max_seq_length: usize,
     /// The highest learning rate [default: 1e-4; 3e-3 for the built-in model].
     #[arg(long, allow_hyphen_values = true)]
     pub learning_rate: Option<f32>,
     /// Rank of the adapters [default: 8].
-    #[arg(long)]
+    #[arg(long, alias = "lora-r")]
     pub lora_rank: Option<usize>,
     /// The change is scaled by alpha / rank [default: twice the rank].
     #[arg(long, allow_hyphen_values = true)]
     pub lora_alpha: Option<f32>,
     /// Linears that get an adapter: all-linear, or names such as q_proj,v_proj or attn_q,attn_v [default: all-linear].
-    #[arg(long, alias = "lora-modules")]
+    #[arg(long, aliases = ["lora-modules", "lora-target-modules"])]
     pub lora_targets: Option<String>,
     /// How many layers are trained, counted from the last; -1 for all [default: -1].
     #[arg(long, allow_hyphen_values = true)]
     pub num_layers: Option<i64>,
     /// The update rule.
-    #[arg(long, value_enum, default_value_t = OptimizerArg::Adamw)]
+    #[arg(long, alias = "optim", value_enum, default_value_t = OptimizerArg::Adamw)]
     pub optimizer: OptimizerArg,
     /// Weight decay [default: 0.01 for adamw and adamw8bit, 0 for sgd].
     #[arg(long, allow_hyphen_values = true)]
     pub weight_decay: Option<f32>,
     /// The learning rate after warm-up.
-    #[arg(long, value_enum, default_value_t = SchedulerArg::Constant)]
+    #[arg(long, alias = "lr-scheduler-type", value_enum, default_value_t = SchedulerArg::Constant)]
     pub lr_scheduler: SchedulerArg,
+    /// What the learning rate decays to.
+    #[arg(long, default_value_t = 0.0, allow_hyphen_values = true)]
+    pub lr_min: f32,
     /// Updates over which the learning rate rises.
     #[arg(long, default_value_t = 0)]
     pub warmup_steps: usize,
+    /// The same as a share of all updates.
+    #[arg(long, value_name = "SHARE", conflicts_with = "warmup_steps", allow_hyphen_values = true)]
+    pub warmup_ratio: Option<f64>,
+    /// Fill a batch with as many records as have batch-size times max-seq-length tokens together; attention stays inside each.
+    #[arg(long, alias = "packing")]
+    pub pack: bool,
     /// Batches in an update; gradients are those of all of them together.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, alias = "gradient-accumulation-steps")]
     pub grad_accumulation_steps: usize,
     /// What is recomputed in the backward pass: nothing, whole blocks, or what is cheap. Gradients are the same to the bit.
-    #[arg(long, value_enum, default_value_t = CheckpointArg::Auto)]
+    #[arg(long, alias = "gradient-checkpointing", value_enum, num_args = 0..=1, default_value = "auto", default_missing_value = "block")]
     pub grad_checkpoint: CheckpointArg,
     /// Start from this PEFT folder, with its rank, alpha and targets.
     #[arg(long, value_name = "PEFT_DIR", conflicts_with_all = ["lora_rank", "lora_alpha", "lora_targets", "num_layers"])]
@@ -135,8 +176,26 @@ pub struct TrainArgs {
     #[arg(long, value_enum, default_value_t = LogArg::Text)]
     pub log_format: LogArg,
     /// Updates between reports.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, alias = "logging-steps")]
     pub steps_per_report: usize,
+    /// Updates between validations, where there is a validation set.
+    #[arg(long, default_value_t = 200, alias = "eval-steps")]
+    pub steps_per_eval: usize,
+    /// Batches of a validation; -1 for all.
+    #[arg(long, default_value_t = 25, allow_hyphen_values = true)]
+    pub val_batches: i64,
+    /// Keep the adapter of the lowest validation loss, instead of the last.
+    #[arg(long, alias = "load-best-model-at-end")]
+    pub save_best: bool,
+    /// End after this many validations in a row without a lower loss, and keep the best adapter.
+    #[arg(long, value_name = "TIMES", alias = "early-stopping-patience")]
+    pub early_stopping: Option<usize>,
+    /// Show what the model makes of this prompt before and after.
+    #[arg(long, value_name = "PROMPT")]
+    pub sample: Option<String>,
+    /// Say nothing but what goes wrong; JSON lines are still printed.
+    #[arg(long, short = 'q')]
+    pub quiet: bool,
     /// Where values and states wait that don't fit [default: beside the adapter].
     #[arg(long, value_name = "DIR")]
     pub spill_dir: Option<PathBuf>,
@@ -146,6 +205,8 @@ pub struct TrainArgs {
     /// Scale an update's gradients down to this norm; they wait for each other then.
     #[arg(long, allow_negative_numbers = true)]
     pub max_grad_norm: Option<f32>,
+    #[command(flatten)]
+    pub records: DataArgs,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -205,20 +266,37 @@ pub struct EvalArgs {
     /// A PEFT folder.
     #[arg(long, alias = "adapter-path", value_name = "DIR")]
     pub adapter: Option<PathBuf>,
-    /// A .jsonl or .txt file, or a folder with valid.jsonl or train.jsonl.
+    /// A .jsonl, .json, .csv, .tsv or .txt file, or a folder with valid or train.
     #[arg(long, short = 'f', value_name = "PATH")]
     pub data: PathBuf,
     /// Records in a batch.
     #[arg(long, default_value_t = 4)]
     pub batch_size: usize,
-    /// Longer records are cut to this many tokens.
-    #[arg(long, default_value_t = 2048)]
-    pub max_seq_length: usize,
     /// How the result is printed.
     #[arg(long, value_enum, default_value_t = LogArg::Text)]
     pub log_format: LogArg,
     #[command(flatten)]
+    pub records: DataArgs,
+    #[command(flatten)]
     pub run: RunArgs,
+}
+
+#[derive(Args)]
+pub struct PreviewArgs {
+    /// A GGUF file or a Hugging Face folder [default: the built-in model].
+    #[arg(long, short = 'm', value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// A .jsonl, .json, .csv, .tsv or .txt file, or a folder with train.
+    #[arg(long, short = 'f', value_name = "PATH")]
+    pub data: PathBuf,
+    /// Records to show.
+    #[arg(long, default_value_t = 3)]
+    pub records: usize,
+    /// Records in a batch.
+    #[arg(long, default_value_t = 4)]
+    pub batch_size: usize,
+    #[command(flatten)]
+    pub reading: DataArgs,
 }
 
 #[derive(Args)]
@@ -272,8 +350,10 @@ pub enum SchedulerArg {
 #[derive(Clone, Copy, ValueEnum)]
 pub enum CheckpointArg {
     None,
+    #[value(alias = "true")]
     Block,
     Selective,
+    #[value(alias = "false")]
     Auto,
 }
 

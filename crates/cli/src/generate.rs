@@ -55,12 +55,8 @@ impl Request {
         if self.chat {
             let template = model.chat_template().map_err(Failure::new)?;
             let template = template.ok_or_else(|| Failure("--chat: the model has no chat template".into()))?;
-            let text = |id: Option<u32>| {
-                id.and_then(|id| tokenizer.token_bytes(id)).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
-            };
-            let (bos, eos) = (text(tokenizer.bos()).unwrap_or_default(), text(tokenizer.eos()).unwrap_or_default());
-            let messages = json!([{ "role": "user", "content": self.prompt }]);
-            let rendered = template.render(&messages, true, &bos, &eos).map_err(Failure::new)?;
+            let messages = [json!({ "role": "user", "content": self.prompt })];
+            let rendered = template.render(&messages, None, true, tokenizer.ends()).map_err(Failure::new)?.text;
             tokenizer.encode(&rendered, false, &mut prompt);
         } else {
             tokenizer.encode(&self.prompt, true, &mut prompt);

@@ -28,6 +28,9 @@ pub fn run(args: PlanArgs) -> Result<(), Failure> {
     if args.train.memory_trace.is_some() {
         return Err(Failure("--memory-trace: a plan runs nothing; --picture draws it".into()));
     }
+    if args.train.print_config {
+        return Err(Failure("--print-config: train prints what it would run".into()));
+    }
     args.picture.as_deref().map_or(Ok(()), store::check_file).map_err(Failure::new)?;
     let training = training(&args, &options)?;
     let budget = options.budget.bytes().map_err(Failure::new)?;

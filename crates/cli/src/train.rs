@@ -1,24 +1,24 @@
-//! `pocketune train`: from what was typed to what it means, and the run in words or in JSON lines.
+//! `pocketune train`: from what was typed to what it means, and what came of it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use pocketune::backend::{Alone, Outcome};
+use clap::{ArgMatches, CommandFactory, ValueEnum};
 use pocketune::graph::{Layers, LoraSpec, Target};
-use pocketune::model::Source;
+use pocketune::model::{Model, Source};
 use pocketune::plan::{Machine, Plan, PolicyName};
 use pocketune::train::{
-    Budget, DataSource, Decay, Event, Host, LoraChoice, Optimizer, PolicyChoice, Report, Sampling, Schedule, Summary,
+    Budget, DataOptions, DataSource, Decay, LoraChoice, Optimizer, PolicyChoice, Sampling, Schedule, Summary,
     TrainOptions, train,
 };
-use serde_json::json;
 
-use crate::args::{CheckpointArg, LogArg, OptimizerArg, SchedulerArg, TrainArgs};
+use crate::args::{CheckpointArg, Cli, LogArg, OptimizerArg, SchedulerArg, TrainArgs};
 use crate::memory_bar::{bar, mib};
+use crate::progress::Printer;
 use crate::trace::Trace;
-use crate::{Failure, demo, generate, note, say};
+use crate::{Failure, config, demo, generate, note, say};
 
 /// Trains; without a model, the built-in one, with a sample before and after.
-pub fn run(args: Box<TrainArgs>) -> Result<(), Failure> {
+pub fn run(args: Box<TrainArgs>, typed: &ArgMatches) -> Result<(), Failure> {
     let built_in = match (&args.model, &args.data) {
         (None, None) => true,
         (Some(_), Some(_)) => false,
@@ -28,21 +28,29 @@ pub fn run(args: Box<TrainArgs>) -> Result<(), Failure> {
         (None, Some(_)) => return Err(Failure("--model is missing: a GGUF file or a Hugging Face folder".into())),
     };
     let log = args.log_format;
-    let options = options(&args, built_in)?;
+    let mut options = options(&args, built_in)?;
+    let kept = config::effective(&Cli::command(), typed, &options);
+    if args.print_config {
+        options.check().map_err(Failure::new)?;
+        say(&kept);
+        return Ok(());
+    }
+    options.kept = Some(kept);
     let trace = args.memory_trace.as_deref().map(Trace::start).transpose()?;
-    let before = if built_in { Some(sample(&options, false)?) } else { None };
-    let mut printer = Printer { start: Instant::now(), log, trace, budget: None };
-    let summary = train(&options, &mut printer).map_err(Failure::new)?;
-    if let Some(trace) = printer.trace.take() {
-        let path = trace.finish(&summary.plan, printer.budget)?;
+    let prompt = args.sample.as_deref().or(built_in.then_some(demo::PROMPT));
+    let before = prompt.map(|prompt| sample(&options, prompt, false)).transpose()?;
+    let mut printer = Printer::new(log, args.quiet, trace);
+    let summary = train(&options, &mut printer).map_err(Failure::of_run)?;
+    if let Some(path) = printer.finish(&summary)? {
         note(&format!("Drew one step as planned and as measured to {}", path.display()));
     }
-    if log == LogArg::Text {
-        say(&closing(&options, &summary, printer.start.elapsed()));
-        if let Some(before) = before {
-            let after = sample(&options, true)?;
-            say(&format!("\n{}\n  before:{before}\n  after: {after}\n", demo::PROMPT));
+    if log == LogArg::Text && !args.quiet {
+        say(&closing(&summary, printer.elapsed()));
+        if let (Some(prompt), Some(before)) = (prompt, before) {
+            let after = sample(&options, prompt, true)?;
+            say(&format!("\n{prompt}\n  before:{before}\n  after: {after}\n"));
         }
+        say(&next(&args));
     }
     Ok(())
 }
@@ -70,22 +78,35 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         SchedulerArg::Cosine => Decay::Cosine,
     };
     let (iters, rate) = if built_in { (demo::ITERS, demo::LEARNING_RATE) } else { (1000, 1e-4) };
+    let iters = args.iters.unwrap_or(iters);
+    let warmup = match args.warmup_ratio {
+        None => args.warmup_steps,
+        Some(share) if (0.0..=1.0).contains(&share) => (share * iters as f64).ceil() as usize,
+        Some(share) => return Err(Failure(format!("--warmup-ratio {share}: a share lies between 0 and 1"))),
+    };
     Ok(TrainOptions {
         model: args.model.clone().map_or(demo::MODEL, Source::Path),
-        data: args.data.clone().map_or(demo::DATA, DataSource::Path),
+        data: DataOptions {
+            val_split: args.val_split,
+            seed: args.seed,
+            test: args.test,
+            ..args.records.options(args.data.clone().map_or(demo::DATA, DataSource::Path))
+        },
         adapter_path: args.adapter_path.clone(),
         lora,
-        iters: args.iters.unwrap_or(iters),
+        iters,
+        epochs: args.epochs,
         batch_size: args.batch_size,
         accumulation: args.grad_accumulation_steps,
-        max_seq_length: args.max_seq_length,
+        max_seq_length: args.records.max_seq_length,
+        pack: args.pack,
         optimizer: match args.optimizer {
             OptimizerArg::Adamw => Optimizer::AdamW,
             OptimizerArg::Adamw8bit => Optimizer::AdamW8bit,
             OptimizerArg::Sgd => Optimizer::Sgd,
         },
         weight_decay: args.weight_decay,
-        schedule: Schedule { peak: args.learning_rate.unwrap_or(rate), decay, warmup: args.warmup_steps },
+        schedule: Schedule { peak: args.learning_rate.unwrap_or(rate), decay, floor: args.lr_min, warmup },
         policy: match args.grad_checkpoint {
             CheckpointArg::None => PolicyChoice::Named(PolicyName::None),
             CheckpointArg::Block => PolicyChoice::Named(PolicyName::Block),
@@ -95,128 +116,69 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         shuffle: !args.no_shuffle,
         seed: args.seed,
         steps_per_report: args.steps_per_report,
+        steps_per_eval: args.steps_per_eval,
+        val_batches: match args.val_batches {
+            -1 => None,
+            batches => Some(
+                usize::try_from(batches)
+                    .map_err(|_| Failure(format!("--val-batches {batches}: a number of batches, or -1 for all")))?,
+            ),
+        },
+        save_best: args.save_best,
+        early_stopping: args.early_stopping,
         budget: args.run.budget()?,
         spill_folder: args.spill_dir.clone(),
         max_grad_norm: args.max_grad_norm,
         run: args.run.options(),
+        kept: None,
     })
 }
 
-/// What the built-in model answers, with or without the adapter.
-fn sample(options: &TrainOptions, adapted: bool) -> Result<String, Failure> {
+/// How the model continues a prompt, up to a line's end, with or without the adapter; through its chat template where it has one.
+fn sample(options: &TrainOptions, prompt: &str, adapted: bool) -> Result<String, Failure> {
+    let chat = Model::open(&options.model).and_then(|model| model.chat_template()).map_err(Failure::new)?.is_some();
     let mut text = String::new();
     let request = generate::Request {
         model: options.model.clone(),
         adapter: adapted.then(|| options.adapter_path.clone()),
-        prompt: demo::PROMPT.into(),
-        chat: false,
+        prompt: prompt.into(),
+        chat,
         max_tokens: 24,
         sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
         budget: options.budget,
         run: options.run,
     };
     request.stream(&mut |piece| text.push_str(piece))?;
-    Ok(text.split('\n').next().unwrap_or_default().into())
+    let line = text.trim_start_matches('\n').split('\n').next().unwrap_or_default();
+    Ok(if line.starts_with(' ') { line.into() } else { format!(" {line}") })
 }
 
-struct Printer {
-    start: Instant,
-    log: LogArg,
-    trace: Option<Trace>,
-    /// What the plan was made for.
-    budget: Option<usize>,
-}
-
-impl Host for Printer {
-    fn now(&mut self) -> Duration {
-        self.start.elapsed()
-    }
-
-    fn event(&mut self, event: Event) {
-        if let Some(trace) = &self.trace {
-            match event {
-                Event::Step { iter } => trace.step(iter),
-                Event::Report(report) if report.iter == report.iters => trace.end(),
-                _ => {}
-            }
+/// Where the files are, and what to type next.
+fn next(args: &TrainArgs) -> String {
+    let quoted = |path: &std::path::Path| {
+        let text = path.display().to_string();
+        if text.contains([' ', '\'', '"']) { format!("{text:?}") } else { text }
+    };
+    let adapter = quoted(&args.adapter_path);
+    let next = match (&args.model, &args.data, args.records.task) {
+        (Some(model), Some(data), Some(task)) => {
+            let task = task.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
+            format!(
+                "pocketune eval --task {task} --model {} --adapter {adapter} --data {}",
+                quoted(model),
+                quoted(data)
+            )
         }
-        match (event, self.log) {
-            (Event::Step { .. }, _) => {}
-            (Event::Report(report), LogArg::Jsonl) => say(&json_line(&report)),
-            (Event::Report(report), LogArg::Text) => say(&text_line(&report)),
-            (Event::Prepared { records, tokens, longest, cut, skipped }, _) => {
-                note(&format!("Data: {records} records, {tokens} tokens, the longest {longest}"));
-                if cut > 0 {
-                    let limit = "--max-seq-length, or the model's positions";
-                    note(&format!("Data: {cut} records were longer than {longest} tokens and were cut ({limit})"));
-                }
-                if skipped > 0 {
-                    note(&format!("Data: {skipped} records of fewer than two tokens were left out"));
-                }
-            }
-            (Event::Planned { plan, budget, machine, trainable }, _) => {
-                self.budget = budget.bytes().unwrap_or(None);
-                note(&planned(plan, budget, machine, trainable));
-            }
-            (Event::Measured(alone), _) => note(&products_alone(alone)),
-            (Event::Validated { iter, outcome }, _) => {
-                note(&format!("Iter {iter}: Val loss {:.3}", mean_loss(outcome)));
-            }
-            (Event::Saved(folder), _) => note(&format!("Saved the adapter to {}", folder.display())),
-        }
-    }
-}
-
-fn mean_loss(outcome: Outcome) -> f64 {
-    outcome.loss / outcome.targets.max(1) as f64
-}
-
-fn json_line(report: &Report) -> String {
-    let line = json!({
-        "iter": report.iter,
-        "loss": report.loss,
-        // As short as a person would write it: an f32 widened to f64 shows digits that it never had.
-        "lr": report.lr.to_string().parse::<f64>().unwrap_or_default(),
-        "iters_per_second": report.iters_per_second,
-        "tokens_per_second": report.tokens_per_second,
-        "mfu": report.mfu,
-        "trained_tokens": report.trained_tokens,
-        "peak_rss_bytes": report.peak.total,
-        "peak_anon_bytes": report.peak.anon,
-        "planned_peak_bytes": report.planned_peak,
-    });
-    format!("{line}\n")
-}
-
-fn text_line(report: &Report) -> String {
+        (Some(model), ..) => format!("pocketune generate --model {} --adapter {adapter} --prompt \"…\"", quoted(model)),
+        _ => "pocketune pull smollm2-135m, then pocketune train --model … --data … for data of your own".into(),
+    };
     format!(
-        "Iter {}: Train loss {:.3}, Learning Rate {:.3e}, It/sec {:.3}, Tokens/sec {:.1}, MFU {}, Trained Tokens {}, Peak mem {:.3} GB\n",
-        report.iter,
-        report.loss,
-        report.lr,
-        report.iters_per_second,
-        report.tokens_per_second,
-        report.mfu.map_or("unknown".into(), |mfu| format!("{:.1} %", 100.0 * mfu)),
-        report.trained_tokens,
-        report.peak.total as f64 / 1e9
-    )
-}
-
-/// What MFU is a share of.
-fn products_alone(alone: Alone) -> String {
-    format!(
-        "Products: {}x{} in {} with {} rows reach {:.1} GFLOP/s alone forward, {:.1} backward; MFU is of the faster",
-        alone.rows,
-        alone.cols,
-        alone.ty.name(),
-        alone.n,
-        alone.forward / 1e9,
-        alone.backward / 1e9
+        "\n  files   {adapter}: the adapter in PEFT's format, and pocketune.yaml, which says how it was made\n  next    {next}\n"
     )
 }
 
 /// The plan as a table of bars.
-fn planned(plan: &Plan, budget: Budget, machine: Machine, trainable: usize) -> String {
+pub fn planned(plan: &Plan, budget: Budget, machine: Machine, trainable: usize) -> String {
     let memory = plan.memory;
     let parts = [
         ("weights, mapped", memory.weights),
@@ -246,10 +208,10 @@ fn planned(plan: &Plan, budget: Budget, machine: Machine, trainable: usize) -> S
     text
 }
 
-fn closing(options: &TrainOptions, summary: &Summary, took: Duration) -> String {
+fn closing(summary: &Summary, took: Duration) -> String {
     let mut text = format!(
         "\nTrained {} updates in {:.1} s.\n  memory  planned {}, measured {} ({} of its own)\n          {}\n",
-        options.iters,
+        summary.iters,
         took.as_secs_f64(),
         mib(summary.plan.peak()),
         mib(summary.peak.total),
@@ -260,11 +222,19 @@ fn closing(options: &TrainOptions, summary: &Summary, took: Duration) -> String 
         Some((before, after)) => {
             text.push_str(&format!(
                 "  loss    {:.3} before, {:.3} after (validation)\n",
-                mean_loss(before),
-                mean_loss(after)
+                before.mean_loss(),
+                after.mean_loss()
             ));
         }
         None => text.push_str(&format!("  loss    {:.3} first, {:.3} last\n", summary.first_loss, summary.last_loss)),
+    }
+    if let Some(iter) = summary.best {
+        text.push_str(&format!("  kept    the adapter after update {iter}, of the lowest validation loss\n"));
+    }
+    if let Some(test) = summary.test {
+        let loss = test.mean_loss();
+        let accuracy = 100.0 * test.accuracy();
+        text.push_str(&format!("  test    loss {loss:.3}, perplexity {:.3}, accuracy {accuracy:.1} %\n", loss.exp()));
     }
     text
 }

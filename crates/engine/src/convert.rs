@@ -242,8 +242,9 @@ impl Whole<'_> {
         header.text("general.type", "adapter");
         header.text("adapter.type", "lora");
         header.float("adapter.lora.alpha", alpha as f32);
-        if let Some(template) = self.model.and_then(|model| model.chat_template().ok().flatten()) {
-            header.text("tokenizer.chat_template", &template.source());
+        let gguf = self.model.and_then(|model| model.files.gguf());
+        if let Some(template) = gguf.and_then(|gguf| gguf.meta().get_str("tokenizer.chat_template").ok()?) {
+            header.text("tokenizer.chat_template", template);
         }
         let mut data = Vec::new();
         for linear in &self.linears {

@@ -40,6 +40,16 @@ pub enum Error {
         /// What is wrong with it, with the line where there is one.
         fault: String,
     },
+    /// Lines of a data file are no records.
+    #[error("{}: {bad}{}", path.display(), if bad.count > 1 { format!(" (of {records}; --skip-bad-lines leaves them out)") } else { String::new() })]
+    BadLines {
+        /// The file.
+        path: PathBuf,
+        /// The lines.
+        bad: Box<crate::train::BadLines>,
+        /// Records and bad lines together.
+        records: usize,
+    },
     /// The adapter to start from does not fit the model.
     #[error("{}: {fault}", path.display())]
     Adapter {

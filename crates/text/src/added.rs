@@ -31,8 +31,8 @@ pub(crate) struct AddedToken {
 
 /// A part of the text between, or at, added tokens.
 pub(crate) enum Part<'a> {
-    /// An added token.
-    Token(u32),
+    /// An added token, and the range that it takes, stripped whitespace included.
+    Token { id: u32, start: usize, end: usize },
     /// Other text, and where it begins.
     Text(usize, &'a str),
 }
@@ -110,7 +110,7 @@ impl AddedTokens {
             if done < start {
                 part(Part::Text(done, &text[done..start]));
             }
-            part(Part::Token(rule.id));
+            part(Part::Token { id: rule.id, start, end });
             done = end;
         }
         if done < text.len() {

@@ -120,13 +120,13 @@ impl Bpe {
         }
     }
 
-    /// Appends the ids of one word.
-    pub fn encode(&self, word: &str, scratch: &mut Scratch, out: &mut Vec<u32>) {
+    /// Hands over the ids of one word, each with the byte of the word where it ends.
+    pub fn encode(&self, word: &str, scratch: &mut Scratch, out: &mut impl FnMut(u32, usize)) {
         let bytes = word.as_bytes();
         if self.ignore_merges
             && let Some(id) = self.vocab.get(bytes)
         {
-            out.push(id);
+            out(id, bytes.len());
             return;
         }
         let (mut at, mut before) = (0, None);
@@ -200,17 +200,18 @@ impl Bpe {
         }
     }
 
-    /// Merges the symbols collected so far and appends their ids.
-    fn flush(&self, word: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
+    /// Merges the symbols collected so far and hands their ids over.
+    fn flush(&self, word: &[u8], scratch: &mut Scratch, out: &mut impl FnMut(u32, usize)) {
         self.end_unknown(scratch);
         if scratch.symbols.len() > 1 {
             self.merge_all(word, scratch);
         }
         let mut at = 0;
         while let Some(symbol) = scratch.symbols.get(at as usize) {
+            let (start, end) = (symbol.start as usize, (symbol.start + symbol.len) as usize);
             match symbol.id {
-                NONE => self.fall_back(&word[symbol.start as usize..(symbol.start + symbol.len) as usize], out),
-                id => out.push(id),
+                NONE => self.fall_back(&word[start..end], |id| out(id, end)),
+                id => out(id, end),
             }
             at = symbol.next;
         }
@@ -218,10 +219,10 @@ impl Bpe {
     }
 
     /// The ids of a character that no token covers.
-    fn fall_back(&self, unit: &[u8], out: &mut Vec<u32>) {
+    fn fall_back(&self, unit: &[u8], out: impl FnMut(u32)) {
         match self.fallback.bytes(unit) {
-            Some(tokens) => out.extend(tokens),
-            None => out.extend(self.fallback.unk),
+            Some(tokens) => tokens.for_each(out),
+            None => self.fallback.unk.into_iter().for_each(out),
         }
     }
 
@@ -295,7 +296,7 @@ mod tests {
 
     fn encode(bpe: &Bpe, word: &str) -> Vec<u32> {
         let mut out = Vec::new();
-        bpe.encode(word, &mut Scratch::default(), &mut out);
+        bpe.encode(word, &mut Scratch::default(), &mut |id, _| out.push(id));
         out
     }
 

@@ -7,10 +7,11 @@ use crate::error::{Result, TextError};
 use crate::hf_folder::{open, read_json};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
-use minijinja::{Environment, ErrorKind, Value, context};
+use minijinja::{Environment, ErrorKind, State, Value, context};
 use pocketune_formats::Gguf;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::path::Path;
 
 /// Steps that a template may take; the longest real ones take some hundred for each message.
@@ -28,9 +29,31 @@ const MAX_SOURCE: usize = 1 << 20;
 /// The name under which the only template of an environment is kept.
 const NAME: &str = "chat";
 
+/// Around what a template says the assistant writes. They are no characters, so that a text that has them is refused.
+const MARKS: [char; 2] = ['\u{FDD0}', '\u{FDD1}'];
+
 /// A compiled chat template.
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    marks_assistant: bool,
+}
+
+/// The texts of the tokens that begin and end a text, empty where the model has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends<'a> {
+    /// Begins.
+    pub bos: &'a str,
+    /// Ends.
+    pub eos: &'a str,
+}
+
+/// What a template wrote.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Rendered {
+    /// The text.
+    pub text: String,
+    /// Where the template itself says that the assistant's words are, by `{% generation %}`.
+    pub marked: Vec<Range<usize>>,
 }
 
 /// `chat_template` of tokenizer_config.json: one template, or several with names.
@@ -68,8 +91,10 @@ impl ChatTemplate {
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
         environment.add_filter("tojson", to_json);
-        environment.add_template_owned(NAME, without_generation_tags(source)).map_err(template_error)?;
-        Ok(Self { environment })
+        environment.add_function("marked_generation", marked_generation);
+        let (source, marks_assistant) = with_generation_calls(source);
+        environment.add_template_owned(NAME, source).map_err(template_error)?;
+        Ok(Self { environment, marks_assistant })
     }
 
     /// Looks for the template of a Hugging Face folder: chat_template.jinja, else tokenizer_config.json.
@@ -96,33 +121,81 @@ impl ChatTemplate {
         gguf.meta().get_str("tokenizer.chat_template")?.map(Self::new).transpose()
     }
 
-    /// Its text.
-    pub fn source(&self) -> String {
-        self.environment.get_template(NAME).map_or_else(|_| String::new(), |template| template.source().into())
+    /// Reads a template from a file of its own.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        let needed_for = "it was named as the chat template";
+        let mut file = open(path)?.ok_or(TextError::MissingFile { path: path.into(), needed_for })?;
+        let mut source = String::new();
+        file.read_to_string(&mut source).map_err(|error| TextError::io(path, error))?;
+        Self::new(&source)
     }
 
-    /// Renders messages, as `apply_chat_template` does. `bos` and `eos` are the texts of the tokens that begin and end a
-    /// text, empty where the model has none.
+    /// Whether the template marks what the assistant writes.
+    pub fn marks_assistant(&self) -> bool {
+        self.marks_assistant
+    }
+
+    /// Renders messages and tools, as `apply_chat_template` does.
     pub fn render(
         &self,
-        messages: &serde_json::Value,
+        messages: &[serde_json::Value],
+        tools: Option<&serde_json::Value>,
         add_generation_prompt: bool,
-        bos: &str,
-        eos: &str,
-    ) -> Result<String> {
+        ends: Ends,
+    ) -> Result<Rendered> {
+        if self.marks_assistant && messages.iter().chain(tools).any(has_marks) {
+            return Err(forged());
+        }
         let template = self.environment.get_template(NAME).map_err(template_error)?;
         let context = context! {
-            messages => from_json(messages),
-            tools => (),
+            messages => messages.iter().map(from_message).collect::<Value>(),
+            tools => tools.map(from_json),
             documents => (),
             add_generation_prompt,
-            bos_token => bos,
-            eos_token => eos,
+            bos_token => ends.bos,
+            eos_token => ends.eos,
         };
         let mut out = Bounded(Vec::new());
         template.render_captured_to(context, &mut out).map_err(template_error)?;
-        String::from_utf8(out.0).map_err(|_| TextError::Template("it wrote something that is not UTF-8".into()))
+        let text = String::from_utf8(out.0);
+        let text = text.map_err(|_| TextError::Template("it wrote something that is not UTF-8".into()))?;
+        if self.marks_assistant { taken_out(&text) } else { Ok(Rendered { text, marked: Vec::new() }) }
     }
+}
+
+/// Takes the marks out of a text and says where they were.
+fn taken_out(text: &str) -> Result<Rendered> {
+    let mut rendered = Rendered { text: String::with_capacity(text.len()), marked: Vec::new() };
+    let mut open = None;
+    for piece in text.split_inclusive(MARKS) {
+        let mark = piece.chars().next_back().filter(|c| MARKS.contains(c));
+        rendered.text.push_str(mark.map_or(piece, |mark| &piece[..piece.len() - mark.len_utf8()]));
+        let at = rendered.text.len();
+        match (mark, open) {
+            (None, _) => {}
+            (Some(mark), None) if mark == MARKS[0] => open = Some(at),
+            (Some(mark), Some(start)) if mark == MARKS[1] => {
+                rendered.marked.push(start..at);
+                open = None;
+            }
+            _ => return Err(forged()),
+        }
+    }
+    Ok(rendered)
+}
+
+/// Whether any text in a value has a character in it that is a mark.
+fn has_marks(value: &serde_json::Value) -> bool {
+    match value {
+        serde_json::Value::String(text) => text.contains(MARKS),
+        serde_json::Value::Array(list) => list.iter().any(has_marks),
+        serde_json::Value::Object(map) => map.iter().any(|(key, value)| key.contains(MARKS) || has_marks(value)),
+        _ => false,
+    }
+}
+
+fn forged() -> TextError {
+    TextError::Template("a text has U+FDD0 or U+FDD1 in it, by which the assistant's words are marked".into())
 }
 
 /// A buffer that fails when a template writes too much.
@@ -152,24 +225,35 @@ fn template_error(error: minijinja::Error) -> TextError {
     TextError::Template(line.replace('\n', " "))
 }
 
-/// Turns `{% generation %}` … `{% endgeneration %}`, by which `transformers` marks the assistant's words, into blocks that
-/// change nothing.
-fn without_generation_tags(source: &str) -> String {
+/// Turns `{% generation %}` … `{% endgeneration %}`, by which `transformers` marks the assistant's words, into calls that put
+/// marks around them; and whether there were any.
+fn with_generation_calls(source: &str) -> (String, bool) {
     let mut out = String::with_capacity(source.len());
-    let mut rest = source;
+    let (mut rest, mut any) = (source, false);
     while let Some(start) = rest.find("{%") {
         let Some(len) = rest[start..].find("%}") else { break };
         let (tag, after) = rest[start..].split_at(len);
         out.push_str(&rest[..start]);
         match tag.trim_start_matches("{%").trim_matches(['-', '+']).trim() {
-            "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
-            "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
-            _ => out.push_str(tag),
+            "generation" => out.push_str(&tag.replacen("generation", "call marked_generation()", 1)),
+            "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endcall", 1)),
+            _ => {
+                out.push_str(tag);
+                rest = after;
+                continue;
+            }
         }
-        rest = after;
+        (rest, any) = (after, true);
     }
     out.push_str(rest);
-    out
+    (out, any)
+}
+
+/// What a `{% generation %}` block wrote, between marks.
+fn marked_generation(state: &mut State, options: Kwargs) -> std::result::Result<String, minijinja::Error> {
+    let caller: Value = options.get("caller")?;
+    let text = caller.call(state, &[])?;
+    Ok(format!("{}{text}{}", MARKS[0], MARKS[1]))
 }
 
 fn raise_exception(message: String) -> std::result::Result<Value, minijinja::Error> {
@@ -203,6 +287,18 @@ fn strftime_now(format: &str) -> std::result::Result<String, minijinja::Error> {
         });
     }
     Ok(out)
+}
+
+/// A message as templates see it. Like `transformers`, thoughts are there by each of the names that templates know them by.
+fn from_message(message: &serde_json::Value) -> Value {
+    const THOUGHTS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+    let thoughts = THOUGHTS.iter().find_map(|name| message.get(name).filter(|thoughts| !thoughts.is_null()));
+    let (Some(thoughts), Some(fields)) = (thoughts, message.as_object()) else { return from_json(message) };
+    let mut named = serde_json::Map::new();
+    named.insert("thinking".into(), thoughts.clone());
+    named.extend(fields.iter().map(|(key, value)| (key.clone(), value.clone())));
+    named.insert("reasoning_content".into(), thoughts.clone());
+    from_json(&serde_json::Value::Object(named))
 }
 
 /// A JSON value as templates see it; a key keeps its place.
@@ -265,8 +361,12 @@ mod tests {
     use serde_json::json;
 
     fn render(source: &str) -> Result<String> {
-        let messages = json!([{"role": "user", "content": "<a> é"}]);
-        ChatTemplate::new(source)?.render(&messages, true, "<s>", "</s>")
+        Ok(rendered(source, "<a> é")?.text)
+    }
+
+    fn rendered(source: &str, content: &str) -> Result<Rendered> {
+        let messages = [json!({"role": "user", "content": content})];
+        ChatTemplate::new(source)?.render(&messages, None, true, Ends { bos: "<s>", eos: "</s>" })
     }
 
     #[test]
@@ -293,7 +393,14 @@ mod tests {
     }
 
     #[test]
-    fn generation_marks_change_nothing() {
-        assert_eq!(render("a{%- generation -%} b {% endgeneration %}c").unwrap(), "ab c");
+    fn generation_marks_say_where_they_were_and_change_nothing() {
+        let found = rendered("a{%- generation -%} é {% endgeneration %}\nc{% generation %}{% endgeneration %}", "");
+        assert_eq!(found.unwrap(), Rendered { text: "aé c".into(), marked: vec![1..4, 5..5] });
+        let source = "{% for m in messages %}{% generation %}{{ m.content }}{% if loop.last %}!{% endif %}{% endgeneration %}{% endfor %}";
+        let found = rendered(source, "hi").unwrap();
+        assert_eq!((found.text.as_str(), found.marked.len(), found.marked[0].clone()), ("hi!", 1, 0..3));
+        for forged in ["\u{FDD0}", "a\u{FDD1}b", "\u{FDD1}\u{FDD0}"] {
+            assert!(rendered(source, forged).is_err(), "{forged:?}");
+        }
     }
 }

@@ -55,6 +55,9 @@ pub enum TextError {
     /// The chat template is absent, malformed, or refused these messages.
     #[error("chat template: {0}")]
     Template(String),
+    /// A data file could not be read on.
+    #[error("{0}")]
+    Reading(std::io::Error),
     /// A line of a data file is not a record.
     #[error("line {line}: {reason}")]
     Record {

@@ -1,5 +1,5 @@
-//! Normalizers: what is done to text before it is split. It refuses to keep offsets into the original, which training
-//! does not need, and the table-driven normalizers of Unigram models. Unicode's tables are those that Hugging Face uses, of
+//! Normalizers: what is done to text before it is split. It refuses to keep offsets into the original (a place is
+//! found by normalising what is before it), and the table-driven normalizers of Unigram models. Unicode's tables are those that Hugging Face uses, of
 //! an older version: a newer one orders some marks differently, and so gives other ids than the model was trained with.
 
 use crate::error::Result;

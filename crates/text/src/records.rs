@@ -1,135 +1,123 @@
-//! Records of a data file: one JSON object a line, with `text` or with `messages`. Lines are read one by one, and every
-//! bad one is an error that names its number and its fault. It refuses to guess: an object that has neither field, or a
-//! message without role or content, is not a record.
+//! Records of a data file, in order, each with the number of its line: JSON Lines, a JSON array, a table (CSV or TSV) or plain
+//! text. Files are read piece by piece, so that their size does not matter. Every bad record is an error that names its line
+//! and its fault, and reading goes on behind it; a failing reader ends it. It refuses to guess: an object that holds none of
+//! the known kinds of record, or two of them, is not a record.
+
+mod array;
+mod chat;
+mod lines;
+mod plain;
+mod record;
+mod table;
+
+pub use record::{Chat, Fields, Record};
 
 use crate::error::{Result, TextError};
+use crate::recipes::Recipe;
 use serde_json::Value;
-use std::io::{BufRead, Read};
+use std::io::BufRead;
+use std::path::Path;
 
-/// The longest line, and the longest plain text file, that is read.
+/// The longest record that is read, in bytes.
 pub const MAX_LINE: u64 = 64 << 20;
 
-/// One training record.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Record {
-    /// Plain text.
-    Text(String),
-    /// A conversation: a list of objects with `role` and `content`.
-    Messages(Value),
+/// How a data file is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// One JSON object a line.
+    Lines,
+    /// One JSON array of objects.
+    Array,
+    /// A line with the names of columns, then rows; columns are separated by this byte.
+    Table(u8),
+    /// Text without structure, cut into as many records as it takes.
+    Plain,
 }
 
-impl Record {
-    /// Reads a whole plain text file as one record.
-    pub fn from_plain_text(reader: impl Read) -> Result<Self> {
-        let fault = |reason: String| TextError::Record { line: 1, reason };
-        let mut bytes = Vec::new();
-        reader.take(MAX_LINE + 1).read_to_end(&mut bytes).map_err(|error| fault(error.to_string()))?;
-        if bytes.len() as u64 > MAX_LINE {
-            return Err(TextError::TooLarge { what: "the text file".into(), limit: MAX_LINE });
-        }
-        let text = String::from_utf8(bytes).map_err(|error| fault(error.utf8_error().to_string()))?;
-        let text = text.strip_prefix('\u{FEFF}').unwrap_or(&text);
-        if text.trim().is_empty() {
-            return Err(fault("the file is empty".into()));
-        }
-        Ok(Self::Text(text.to_owned()))
-    }
-
-    /// Reads one line of JSON; the error is its fault in words.
-    fn from_json(line: &str) -> std::result::Result<Self, String> {
-        let value: Value = serde_json::from_str(line).map_err(|error| {
-            // The line number is the file's, so only the column is of use.
-            let reason = error.to_string();
-            let reason = reason.split(" at line ").next().unwrap_or_default();
-            format!("not JSON: {reason} at column {}", error.column())
-        })?;
-        let Value::Object(mut fields) = value else {
-            return Err(format!("a record is an object, not {}", kind(&value)));
-        };
-        match (fields.remove("messages"), fields.remove("text")) {
-            (Some(messages), None) => check_messages(&messages).map(|()| Self::Messages(messages)),
-            (None, Some(Value::String(text))) if text.is_empty() => Err("`text` is empty".into()),
-            (None, Some(Value::String(text))) => Ok(Self::Text(text)),
-            (None, Some(other)) => Err(format!("`text` is {}, not a string", kind(&other))),
-            (Some(_), Some(_)) => Err("the record has both `text` and `messages`".into()),
-            (None, None) => Err("the record has neither `text` nor `messages`".into()),
+impl Form {
+    /// The form of a file, by its name and, for `.json`, by its `first` bytes; what has another name is taken for JSON Lines.
+    pub fn of(path: &Path, first: &[u8]) -> Self {
+        let extension = path.extension().and_then(|extension| extension.to_str()).map(str::to_ascii_lowercase);
+        match extension.as_deref() {
+            Some("txt" | "md") => Self::Plain,
+            Some("csv") => Self::Table(b','),
+            Some("tsv") => Self::Table(b'\t'),
+            Some("json") if first.trim_ascii_start().starts_with(b"[") => Self::Array,
+            _ => Self::Lines,
         }
     }
 }
 
-fn check_messages(messages: &Value) -> std::result::Result<(), String> {
-    let Value::Array(list) = messages else {
-        return Err(format!("`messages` is {}, not a list", kind(messages)));
-    };
-    if list.is_empty() {
-        return Err("`messages` is empty".into());
-    }
-    for (number, message) in (1..).zip(list) {
-        let Value::Object(fields) = message else {
-            return Err(format!("message {number} is {}, not an object", kind(message)));
-        };
-        match fields.get("role") {
-            Some(Value::String(_)) => {}
-            Some(other) => return Err(format!("message {number}: `role` is {}, not a string", kind(other))),
-            None => return Err(format!("message {number} has no `role`")),
-        }
-        match fields.get("content") {
-            // A list of parts is for templates that know them; null stands beside a tool call.
-            Some(Value::String(_) | Value::Array(_)) => {}
-            Some(Value::Null) | None if fields.contains_key("tool_calls") => {}
-            Some(other) => return Err(format!("message {number}: `content` is {}, not a string", kind(other))),
-            None => return Err(format!("message {number} has no `content`")),
-        }
-    }
-    Ok(())
+/// What a file holds at a line, before it is known to be a record; the error is its fault in words.
+type Item = (u64, std::result::Result<Value, String>);
+
+/// A reader of one form. `None` is the end; an error is the system's.
+enum Source<R> {
+    Lines(lines::Lines<R>),
+    Array(array::Array<R>),
+    Table(table::Table<R>),
+    Plain(plain::Plain<R>),
 }
 
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
-}
-
-/// The records of a JSON Lines file, in order, each with the number of its line. After a bad line reading goes on, so that
-/// all of them can be reported; after a failure of the reader, or a line that is too long, it ends.
+/// The records of a data file.
 pub struct Records<R> {
-    reader: R,
-    line: u64,
-    buffer: Vec<u8>,
+    source: Source<R>,
+    reading: Reading,
     ended: bool,
 }
 
+/// How an object becomes a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// By the fields that it has.
+    Fields(Fields),
+    /// As a row of a labelled data set.
+    Task(Recipe),
+}
+
+impl Default for Reading {
+    fn default() -> Self {
+        Self::Fields(Fields::default())
+    }
+}
+
 impl<R: BufRead> Records<R> {
-    /// Reads records from JSON Lines.
-    pub fn new(reader: R) -> Self {
-        Self { reader, line: 0, buffer: Vec::new(), ended: false }
+    /// Reads records of a form.
+    pub fn new(reader: R, form: Form, reading: Reading) -> Self {
+        let source = match form {
+            Form::Lines => Source::Lines(lines::Lines::new(reader)),
+            Form::Array => Source::Array(array::Array::new(reader)),
+            Form::Table(delimiter) => Source::Table(table::Table::new(reader, delimiter)),
+            Form::Plain => Source::Plain(plain::Plain::new(reader)),
+        };
+        Self { source, reading, ended: false }
     }
 
-    /// Reads the next line into the buffer; `None` at the end.
-    fn next_line(&mut self) -> std::result::Result<Option<()>, String> {
-        self.buffer.clear();
-        self.line += 1;
-        let read = (&mut self.reader).take(MAX_LINE + 1).read_until(b'\n', &mut self.buffer);
-        let read = read.map_err(|error| error.to_string())?;
-        if self.buffer.len() as u64 > MAX_LINE {
-            return Err(format!("longer than the limit of {MAX_LINE} bytes"));
+    fn item(&mut self) -> std::io::Result<Option<Item>> {
+        match &mut self.source {
+            Source::Lines(lines) => lines.next_item(),
+            Source::Array(array) => array.next_item(),
+            Source::Table(table) => table.next_item(),
+            Source::Plain(_) => Ok(None),
         }
-        Ok((read > 0).then_some(()))
     }
 
-    /// Makes a record of the buffer; `None` when it is blank.
-    fn parse(&self) -> std::result::Result<Option<Record>, String> {
-        let line = std::str::from_utf8(&self.buffer).map_err(|error| format!("not UTF-8: {error}"))?;
-        let line = if self.line == 1 { line.trim_start_matches('\u{FEFF}') } else { line };
-        match line.trim() {
-            "" => Ok(None),
-            line => Record::from_json(line).map(Some),
+    fn record(&mut self) -> std::io::Result<Option<(u64, std::result::Result<Record, String>)>> {
+        if let Source::Plain(plain) = &mut self.source {
+            return match self.reading {
+                Reading::Fields(_) => plain.next_record(),
+                Reading::Task(_) => {
+                    self.ended = true;
+                    Ok(Some((1, Err("plain text has no labels; a task wants .jsonl, .json, .csv or .tsv".into()))))
+                }
+            };
         }
+        let found = self.item()?;
+        let record = |value| match &self.reading {
+            Reading::Fields(fields) => Record::from_json(value, fields),
+            Reading::Task(recipe) => recipe.question(&value).map(Record::Question),
+        };
+        Ok(found.map(|(line, value)| (line, value.and_then(record))))
     }
 }
 
@@ -137,26 +125,18 @@ impl<R: BufRead> Iterator for Records<R> {
     type Item = Result<(u64, Record)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while !self.ended {
-            let record = match self.next_line() {
-                Ok(Some(())) => self.parse(),
-                Ok(None) => {
-                    self.ended = true;
-                    return None;
-                }
-                Err(reason) => {
-                    self.ended = true;
-                    Err(reason)
-                }
-            };
-            let line = self.line;
-            match record {
-                Ok(None) => {}
-                Ok(Some(record)) => return Some(Ok((line, record))),
-                Err(reason) => return Some(Err(TextError::Record { line, reason })),
+        if self.ended {
+            return None;
+        }
+        match self.record() {
+            Ok(Some((line, Ok(record)))) => Some(Ok((line, record))),
+            Ok(Some((line, Err(reason)))) => Some(Err(TextError::Record { line, reason })),
+            Ok(None) => None,
+            Err(error) => {
+                self.ended = true;
+                Some(Err(TextError::Reading(error)))
             }
         }
-        None
     }
 }
 
@@ -164,51 +144,34 @@ impl<R: BufRead> Iterator for Records<R> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Vec<std::result::Result<(u64, Record), String>> {
-        Records::new(text.as_bytes()).map(|record| record.map_err(|error| error.to_string())).collect()
+    #[test]
+    fn the_form_follows_the_name_and_an_array_its_first_byte() {
+        let form = |name: &str, first: &str| Form::of(Path::new(name), first.as_bytes());
+        assert_eq!(form("a.JSONL", "["), Form::Lines);
+        assert_eq!(form("a.json", " \n[{"), Form::Array);
+        assert_eq!(form("a.json", "{"), Form::Lines);
+        assert_eq!((form("a.csv", ""), form("b/a.tsv", "")), (Form::Table(b','), Form::Table(b'\t')));
+        assert_eq!((form("a.txt", "{"), form("a", "{")), (Form::Plain, Form::Lines));
     }
 
     #[test]
-    fn records_keep_the_numbers_of_their_lines() {
-        let found =
-            read("\u{FEFF}{\"text\": \"a\"}\r\n\n  \n{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}]}");
-        assert_eq!(found.len(), 2);
-        assert_eq!(found[0], Ok((1, Record::Text("a".into()))));
-        assert!(matches!(&found[1], Ok((4, Record::Messages(_)))));
-    }
-
-    #[test]
-    fn each_fault_is_named_with_its_line_and_reading_goes_on() {
-        let cases = [
-            (r#"{"text": 3}"#, "`text` is a number, not a string"),
-            (r#"{"text": ""}"#, "`text` is empty"),
-            (r#"{"texts": "a"}"#, "the record has neither `text` nor `messages`"),
-            (r#"["a"]"#, "a record is an object, not a list"),
-            (r#"{"text": "a""#, "not JSON: EOF while parsing an object at column 12"),
-            (r#"{"messages": []}"#, "`messages` is empty"),
-            (r#"{"messages": "a"}"#, "`messages` is a string, not a list"),
-            (r#"{"messages": [{"content": "a"}]}"#, "message 1 has no `role`"),
-            (r#"{"messages": [{"role": "user"}]}"#, "message 1 has no `content`"),
-            (r#"{"messages": [{"role": "user", "content": 1}]}"#, "message 1: `content` is a number, not a string"),
-        ];
-        let file: String = cases.iter().map(|(line, _)| format!("{line}\n{{\"text\": \"good\"}}\n")).collect();
-        let found = read(&file);
-        for (i, (_, reason)) in cases.iter().enumerate() {
-            assert_eq!(found[2 * i], Err(format!("line {}: {reason}", 2 * i + 1)));
-            assert_eq!(found[2 * i + 1], Ok((2 * i as u64 + 2, Record::Text("good".into()))));
+    fn a_reader_that_fails_ends_the_records_with_its_error() {
+        struct Broken(usize);
+        impl std::io::Read for Broken {
+            fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+                self.0 += 1;
+                if self.0 > 1 {
+                    return Err(std::io::Error::other("gone"));
+                }
+                let line = b"{\"text\": \"a\"}\n";
+                out[..line.len()].copy_from_slice(line);
+                Ok(line.len())
+            }
         }
-    }
-
-    #[test]
-    fn bytes_that_are_no_text_are_refused_with_their_line() {
-        let found: Vec<_> = Records::new(&b"{\"text\": \"a\"}\n\xFF\xFE\n"[..]).collect();
-        assert!(found[0].is_ok());
-        assert!(found[1].as_ref().is_err_and(|error| error.to_string().starts_with("line 2: not UTF-8")));
-    }
-
-    #[test]
-    fn a_plain_text_file_is_one_record() {
-        assert_eq!(Record::from_plain_text(&b"a\n\nb\n"[..]).unwrap(), Record::Text("a\n\nb\n".into()));
-        assert!(Record::from_plain_text(&b" \n"[..]).is_err());
+        for form in [Form::Lines, Form::Plain] {
+            let found: Vec<_> = Records::new(std::io::BufReader::new(Broken(0)), form, Reading::default()).collect();
+            assert!(matches!(found.last(), Some(Err(TextError::Reading(_)))), "{form:?}: {found:?}");
+            assert!(found.len() <= 2);
+        }
     }
 }

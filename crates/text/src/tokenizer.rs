@@ -4,9 +4,11 @@
 
 use crate::added::{AddedToken, AddedTokens, Part};
 use crate::bpe::{Bpe, Scratch};
+use crate::chat::Ends;
 use crate::decode::{Decoder, Decoding};
 use crate::error::Result;
 use crate::normalize::Normalizer;
+use crate::places::{Place, Seeker};
 use crate::split::{Splitter, split};
 use std::borrow::Cow;
 
@@ -55,27 +57,71 @@ impl Tokenizer {
     /// Appends the ids of a text. With `add_special` the tokens that the model wants around every text are added;
     /// special tokens written in the text are recognised either way.
     pub fn encode(&self, text: &str, add_special: bool, out: &mut Vec<u32>) {
+        self.encode_places(text, add_special, &[], out);
+    }
+
+    /// As [`Tokenizer::encode`], and finds out where `places` of the text, ascending and between characters, lie among the
+    /// tokens.
+    pub fn encode_places(&self, text: &str, add_special: bool, places: &[usize], out: &mut Vec<u32>) -> Vec<Place> {
         let mut scratch = Scratch::default();
+        let mut seeker = Seeker::new(places);
         if add_special {
             out.extend_from_slice(&self.around.0);
         }
         self.added.split_raw(text, &mut |part| match part {
-            Part::Token(id) => out.push(id),
-            Part::Text(at, text) => self.encode_text(text, at == 0, &mut scratch, out),
+            Part::Token { id, start, end } => {
+                seeker.expect(end, |place| place.saturating_sub(start));
+                seeker.token(out.len(), end - start);
+                out.push(id);
+            }
+            Part::Text(at, text) => {
+                let first = at == 0;
+                seeker.expect(at + text.len(), |place| self.width(&text[..place.saturating_sub(at)], first));
+                self.encode_text(text, first, &mut scratch, &mut |id, end| {
+                    seeker.token(out.len(), end);
+                    out.push(id);
+                });
+            }
         });
+        let places = seeker.finish(out.len());
         if add_special {
             out.extend_from_slice(&self.around.1);
         }
+        places
     }
 
-    fn encode_text(&self, text: &str, first: bool, scratch: &mut Scratch, out: &mut Vec<u32>) {
+    /// The tokens that the model wants before every text.
+    pub fn before_text(&self) -> &[u32] {
+        &self.around.0
+    }
+
+    /// Hands over the ids of a text without raw added tokens, each with where it ends in the words that BPE saw.
+    fn encode_text(&self, text: &str, first: bool, scratch: &mut Scratch, token: &mut impl FnMut(u32, usize)) {
+        let normalized = normalize(&self.normalizers, text);
+        let mut done = 0;
+        self.added.split_normalized(&normalized, &mut |part| match part {
+            Part::Token { id, start, end } => {
+                done += end - start;
+                token(id, done);
+            }
+            Part::Text(at, text) => split(&self.splitters, text, first && at == 0, &mut |word| {
+                self.bpe.encode(word, scratch, &mut |id, end| token(id, done + end));
+                done += word.len();
+            }),
+        });
+    }
+
+    /// How many bytes of words a text comes to: what `encode_text` counts in.
+    fn width(&self, text: &str, first: bool) -> usize {
+        let mut width = 0;
         let normalized = normalize(&self.normalizers, text);
         self.added.split_normalized(&normalized, &mut |part| match part {
-            Part::Token(id) => out.push(id),
+            Part::Token { start, end, .. } => width += end - start,
             Part::Text(at, text) => {
-                split(&self.splitters, text, first && at == 0, &mut |word| self.bpe.encode(word, scratch, out));
+                split(&self.splitters, text, first && at == 0, &mut |word| width += word.len());
             }
         });
+        width
     }
 
     /// The text of a sequence of ids; bytes that are no UTF-8 become U+FFFD.
@@ -106,6 +152,14 @@ impl Tokenizer {
         self.bos
     }
 
+    /// The texts of the tokens that begin and end a text, as chat templates want them.
+    pub fn ends(&self) -> Ends<'_> {
+        let text = |id: Option<u32>| {
+            id.and_then(|id| self.token_bytes(id)).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or("")
+        };
+        Ends { bos: text(self.bos), eos: text(self.eos) }
+    }
+
     /// One more than the highest id.
     pub fn vocab_size(&self) -> usize {
         self.bpe.vocab.len()
@@ -119,7 +173,7 @@ impl Tokenizer {
     /// The id of the token with this text.
     pub fn token_id(&self, text: &str) -> Option<u32> {
         let exact = |part: Part<'_>, only: &mut Option<u32>| match part {
-            Part::Token(id) if self.token_bytes(id) == Some(text.as_bytes()) => *only = Some(id),
+            Part::Token { id, .. } if self.token_bytes(id) == Some(text.as_bytes()) => *only = Some(id),
             _ => {}
         };
         let mut added = None;

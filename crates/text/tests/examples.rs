@@ -1,6 +1,6 @@
 //! Records become examples: the right tokens around them, cut where asked, the first token never predicted.
 
-use pocketune_text::{ChatTemplate, ExampleMaker, Record, Tokenizer};
+use pocketune_text::{Chat, ChatTemplate, Example, ExampleMaker, Mask, Record, Tokenizer};
 use serde_json::json;
 use std::fs;
 use tempfile::TempDir;
@@ -10,6 +10,28 @@ fn folder(fixture: &str, config: &serde_json::Value) -> TempDir {
     fs::write(folder.path().join("tokenizer.json"), fixture).unwrap();
     fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
     folder
+}
+
+fn chat(messages: serde_json::Value) -> Record {
+    Record::Chat(Chat { messages: messages.as_array().unwrap().clone(), tools: None, given: 0 })
+}
+
+/// All examples of a record.
+fn all(maker: &ExampleMaker, record: &Record) -> Vec<Example> {
+    let mut found = Vec::new();
+    maker.examples(record, &mut |example| found.push(example)).unwrap();
+    found
+}
+
+/// The only example of a record.
+fn one(maker: &ExampleMaker, record: &Record) -> Example {
+    let mut found = all(maker, record);
+    assert_eq!(found.len(), 1);
+    found.remove(0)
+}
+
+fn text(maker: &ExampleMaker, text: &str) -> Example {
+    one(maker, &Record::Text(text.into()))
 }
 
 fn qwen_like() -> TempDir {
@@ -24,10 +46,10 @@ fn text_ends_with_the_end_token_once() {
     let tokenizer = Tokenizer::from_hf_folder(folder.path()).unwrap();
     let eos = tokenizer.token_id("<|im_end|>").unwrap();
     assert_eq!((tokenizer.eos(), tokenizer.bos()), (Some(eos), None));
-    let maker = ExampleMaker::new(&tokenizer, None, 100);
-    let example = maker.example(&Record::Text("the dog".into())).unwrap();
+    let maker = ExampleMaker::new(&tokenizer, None, 100, Mask::None);
+    let example = text(&maker, "the dog");
     assert_eq!(example.ids.last(), Some(&eos));
-    assert_eq!(maker.example(&Record::Text("the dog<|im_end|>".into())).unwrap(), example);
+    assert_eq!(text(&maker, "the dog<|im_end|>"), example);
     assert_eq!(example.loss.iter().filter(|&&on| !on).count(), 1);
     assert!(!example.loss[0]);
     assert_eq!(example.loss.len(), example.ids.len());
@@ -42,11 +64,11 @@ fn a_beginning_token_is_added_to_text_but_not_to_a_rendered_conversation() {
     let folder = folder(include_str!("fixtures/llama3_like.json"), &config);
     let tokenizer = Tokenizer::from_hf_folder(folder.path()).unwrap();
     let template = ChatTemplate::find(folder.path()).unwrap().unwrap();
-    let maker = ExampleMaker::new(&tokenizer, Some(&template), 100);
-    let text = maker.example(&Record::Text("the fox".into())).unwrap();
-    let chat = maker.example(&Record::Messages(json!([{"role": "user", "content": "the fox"}]))).unwrap();
-    assert_eq!(Some(text.ids[0]), tokenizer.bos());
-    assert_eq!(text, chat);
+    let maker = ExampleMaker::new(&tokenizer, Some(&template), 100, Mask::None);
+    let plain = text(&maker, "the fox");
+    let conversation = one(&maker, &chat(json!([{"role": "user", "content": "the fox"}])));
+    assert_eq!(Some(plain.ids[0]), tokenizer.bos());
+    assert_eq!(plain, conversation);
 }
 
 #[test]
@@ -54,20 +76,58 @@ fn a_long_example_is_cut_and_says_from_what() {
     let folder = qwen_like();
     let tokenizer = Tokenizer::from_hf_folder(folder.path()).unwrap();
     let template = ChatTemplate::find(folder.path()).unwrap();
-    let record = Record::Messages(json!([{"role": "user", "content": "fox ".repeat(50)}]));
-    let whole = ExampleMaker::new(&tokenizer, template.as_ref(), 1000).example(&record).unwrap();
-    let cut = ExampleMaker::new(&tokenizer, template.as_ref(), 16).example(&record).unwrap();
+    let record = chat(json!([{"role": "user", "content": "fox ".repeat(50)}]));
+    let whole = one(&ExampleMaker::new(&tokenizer, template.as_ref(), 1000, Mask::None), &record);
+    let cut = one(&ExampleMaker::new(&tokenizer, template.as_ref(), 16, Mask::None), &record);
     assert_eq!(whole.cut_from, None);
     assert_eq!(cut.cut_from, Some(whole.ids.len()));
     assert_eq!((&cut.ids[..], cut.loss.len()), (&whole.ids[..16], 16));
 }
 
 #[test]
+fn a_long_text_is_cut_into_examples_that_lose_nothing() {
+    let config = json!({"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"});
+    let folder = folder(include_str!("fixtures/llama3_like.json"), &config);
+    let tokenizer = Tokenizer::from_hf_folder(folder.path()).unwrap();
+    let words = "the quick brown fox jumps over the lazy dog. ".repeat(9);
+    let whole = text(&ExampleMaker::new(&tokenizer, None, 1000, Mask::None), &words);
+    let maker = ExampleMaker::new(&tokenizer, None, 10, Mask::All);
+    for last in [true, false] {
+        let pieces = all(&maker, &Record::Passage { text: words.clone(), last });
+        assert!(pieces.iter().all(|piece| piece.ids.len() <= 10 && Some(piece.ids[0]) == tokenizer.bos()));
+        assert!(pieces.iter().all(|piece| piece.loss[1..].iter().all(|&on| on) && !piece.loss[0]));
+        let joined: Vec<u32> = pieces.iter().flat_map(|piece| piece.ids[1..].to_vec()).collect();
+        assert_eq!(joined, whole.ids[1..whole.ids.len() - usize::from(!last)]);
+    }
+}
+
+#[test]
+fn an_answer_is_a_conversation_where_there_is_a_template_and_else_a_text() {
+    let folder = qwen_like();
+    let tokenizer = Tokenizer::from_hf_folder(folder.path()).unwrap();
+    let template = ChatTemplate::find(folder.path()).unwrap().unwrap();
+    let messages = json!([{"role": "user", "content": "the fox:"}, {"role": "assistant", "content": " the dog"}]);
+    let conversation = Chat { messages: messages.as_array().unwrap().clone(), tools: None, given: 1 };
+    let record = Record::Answer { chat: conversation, prompt: "the fox:".into(), answer: " the dog".into() };
+    let with = one(&ExampleMaker::new(&tokenizer, Some(&template), 100, Mask::None), &record);
+    assert_eq!(with, one(&ExampleMaker::new(&tokenizer, Some(&template), 100, Mask::None), &chat(messages)));
+    let without = one(&ExampleMaker::new(&tokenizer, None, 100, Mask::None), &record);
+    assert_eq!(without, text(&ExampleMaker::new(&tokenizer, None, 100, Mask::None), "the fox: the dog"));
+    let masked = one(&ExampleMaker::new(&tokenizer, None, 100, Mask::All), &record);
+    assert_eq!(masked.ids, without.ids);
+    let mut prompt = Vec::new();
+    tokenizer.encode("the fox:", true, &mut prompt);
+    assert_eq!(masked.loss.iter().filter(|&&on| !on).count(), prompt.len());
+    assert!(masked.loss[prompt.len()..].iter().all(|&on| on));
+}
+
+#[test]
 fn a_conversation_without_a_template_is_refused() {
     let folder = qwen_like();
     let tokenizer = Tokenizer::from_hf_folder(folder.path()).unwrap();
-    let record = Record::Messages(json!([{"role": "user", "content": "a"}]));
-    let line = ExampleMaker::new(&tokenizer, None, 9).example(&record).unwrap_err().to_string();
+    let record = chat(json!([{"role": "user", "content": "a"}]));
+    let maker = ExampleMaker::new(&tokenizer, None, 9, Mask::None);
+    let line = maker.examples(&record, &mut |_| {}).unwrap_err().to_string();
     assert!(line.contains("the model has none"), "{line}");
 }
 

@@ -23,7 +23,7 @@ fn a_data_set_without_records_is_refused() {
     refused(&place, "empty.txt", "", &["empty"]);
     let short = place.texts("short.jsonl", &["a", "b"]);
     let model = Golden::new("llama").folder(&place);
-    let words = ["short.jsonl", "all of its 2 records", "nothing to predict"];
+    let words = ["short.jsonl", "all of its 2 records", "have nothing to predict"];
     place.pocketune("train").model(&model).data(&short).into("out").refuses(&words);
     place.pocketune("eval").model(&model).data(&short).refuses(&words);
 }
@@ -35,7 +35,7 @@ fn every_bad_line_is_named_by_its_number_and_its_fault() {
     for (line, fault) in [
         ("{\"text\": \"no end", "not JSON"),
         ("not JSON at all", "not JSON"),
-        ("{\"prompt\": \"a\", \"completion\": \"b\"}", "neither `text` nor `messages`"),
+        ("{\"prompt\": \"a\", \"reply\": \"b\"}", "it has `prompt`, `reply`, and none of `text`"),
         ("{\"text\": 7}", "`text` is a number"),
         ("{\"text\": \"\"}", "`text` is empty"),
         ("{\"text\": \"a\", \"messages\": []}", "both `text` and `messages`"),
@@ -51,8 +51,8 @@ fn every_bad_line_is_named_by_its_number_and_its_fault() {
 fn bytes_that_are_no_text_are_refused_with_their_line() {
     let place = Place::new();
     refused(&place, "data.jsonl", b"{\"text\": \"one\"}\n{\"text\": \"\xFF\xFE\"}\n", &["line 2", "not UTF-8"]);
-    refused(&place, "data.txt", b"one \xC0\x80 two", &["utf-8"]);
-    refused(&place, "data.jsonl", demo_bytes(), &["line 1"]);
+    refused(&place, "data.txt", b"one \xC0\x80 two", &["line 1", "not UTF-8"]);
+    refused(&place, "data.jsonl", &demo_bytes()[..200], &["line 1"]);
 }
 
 fn demo_bytes() -> Vec<u8> {
@@ -106,4 +106,59 @@ fn a_token_that_the_model_does_not_know_is_refused_with_its_line() {
     let data = place.texts("data.jsonl", &["ONLY CAPITALS", "and others"]);
     train().data(data).into("out").refuses(&["line 2", "token 97", "96"]);
     place.pocketune("generate -p small").model(&model).refuses(&["--prompt", "token 115", "96"]);
+}
+
+/// A file of 30 bad lines and two good ones.
+fn mostly_bad(place: &Place) -> std::path::PathBuf {
+    let bad: String = (0..30).map(|number| format!("{{\"text\": {number}}}\n")).collect();
+    place.file("bad.jsonl", format!("{{\"text\": \"good\"}}\n{bad}{{\"text\": \"good too\"}}\n"))
+}
+
+#[test]
+fn many_bad_lines_are_counted_and_the_first_twenty_named() {
+    let place = Place::new();
+    let path = mostly_bad(&place);
+    for run in readers(&place) {
+        let said = run.data(&path).stops(&["bad.jsonl", "30 bad lines", "of 32", "line 2", "--skip-bad-lines"]);
+        let named: Vec<&str> = said.lines().filter(|line| line.starts_with("  line ")).collect();
+        assert_eq!(named.len(), 20, "{said}");
+        assert_eq!(named[19], "  line 21: `text` is a number, not a string");
+        assert!(said.contains("\n  and 10 more\n"), "{said}");
+    }
+}
+
+#[test]
+fn bad_lines_are_left_out_where_that_is_asked_for() {
+    let place = Place::new();
+    let model = Golden::new("llama").folder(&place);
+    let train = |data, out| {
+        let run = place.pocketune("train --iters 2 --skip-bad-lines").model(&model).data(data).into(out);
+        (run.succeeds().stderr, crate::adapters::bytes(&place.path(out)))
+    };
+    let (said, with) = train(mostly_bad(&place), "a");
+    assert!(said.contains("  line 2: ") && said.contains("Data: 30 bad lines were left out"), "{said}");
+    let (said, without) = train(place.texts("good.jsonl", &["good", "good too"]), "b");
+    assert!(!said.contains("bad lines"), "{said}");
+    assert!(with == without);
+    let none = place.file("none.jsonl", "x\ny\n");
+    place
+        .pocketune("train --skip-bad-lines")
+        .model(&model)
+        .data(none)
+        .into("c")
+        .refuses(&["none.jsonl", "2 bad lines"]);
+}
+
+#[test]
+fn faults_of_a_folder_are_named() {
+    let place = Place::new();
+    place.texts("two/train.jsonl", &["one"]);
+    place.file("two/train.csv", "text\none\n");
+    for run in readers(&place) {
+        run.data(place.path("two")).refuses(&["train.jsonl", "train.csv", "both"]);
+    }
+    let train = |words: &str| place.pocketune("train").words(words).model(demo()).into("out");
+    train("--test").data(place.texts("one/train.jsonl", &["a b c"]).parent().unwrap()).refuses(&["--test", "no test"]);
+    place.texts("one/dev.jsonl", &["a b c"]);
+    train("--val-split 0.1").data(place.path("one")).refuses(&["--val-split", "dev.jsonl already"]);
 }

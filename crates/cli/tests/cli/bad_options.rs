@@ -118,3 +118,53 @@ fn words_that_mean_nothing_get_usage_help() {
     place.pocketune("generate").model(demo()).misused(&["--prompt"]);
     place.pocketune("eval").model(demo()).misused(&["--data"]);
 }
+
+#[test]
+fn options_about_data_that_can_not_work_are_refused() {
+    let place = Place::new();
+    for (words, said) in [
+        ("--val-split 0", "--val-split 0"),
+        ("--val-split 0.6", "at most at 0.5"),
+        ("--val-split -0.1", "at most at 0.5"),
+        ("--val-split nan", "at most at 0.5"),
+        ("--chat-template nowhere.jinja", "nowhere.jinja: not found"),
+    ] {
+        place.pocketune("train").words(words).model(demo()).data(demo_data()).into("out").refuses(&[said]);
+    }
+    place.pocketune("train --mask-prompt some").model(demo()).data(demo_data()).misused(&["all, last, none"]);
+    let broken = place.file("broken.jinja", "{% for m in messages %}");
+    let run = place.pocketune("train").with("--chat-template", broken).model(demo()).data(demo_data());
+    run.into("out").refuses(&["chat template"]);
+    let few = place.texts("few.jsonl", &["a b c"]);
+    let run = place.pocketune("train --val-split 0.01").model(demo()).data(few).into("out");
+    run.refuses(&["--val-split 0.01", "none of the 1 records"]);
+    place.pocketune("data preview").data("nowhere.jsonl").refuses(&["nowhere.jsonl", "No such file"]);
+    place.pocketune("data preview").misused(&["--data"]);
+}
+
+#[test]
+fn options_about_validation_and_length_of_a_run_that_can_not_work_are_refused() {
+    let place = Place::new();
+    for (words, said) in [
+        ("--steps-per-eval 0", "--steps-per-eval 0"),
+        ("--val-batches 0", "--val-batches 0"),
+        ("--val-batches -2", "-1 for all"),
+        ("--early-stopping 0", "--early-stopping 0"),
+        ("--epochs 0", "--epochs 0"),
+        ("--epochs -1", "--epochs -1"),
+        ("--epochs nan", "--epochs NaN"),
+        ("--warmup-ratio 1.5", "--warmup-ratio 1.5"),
+        ("--lr-min 1", "--lr-min 1"),
+        ("--lr-min -1", "--lr-min -1"),
+    ] {
+        place.pocketune("train").words(words).model(demo()).data(demo_data()).into("out").refuses(&[said]);
+    }
+    let train = || place.pocketune("train").model(demo()).data(demo_data());
+    train().words("--epochs 1 --iters 2").misused(&["--iters"]);
+    train().words("--warmup-ratio 0.1 --warmup-steps 2").misused(&["--warmup-steps"]);
+    for words in ["--early-stopping 2", "--save-best"] {
+        let run = place.pocketune("train").words(words).model(demo()).data(demo_data().join("train.jsonl")).into("out");
+        run.stops(&["there is no validation set", "--val-split"]);
+    }
+    place.pocketune("plan --print-config").refuses(&["--print-config"]);
+}

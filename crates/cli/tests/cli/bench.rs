@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::place::Place;
+use crate::reports::reports;
 
 const PROFILE: &str = "cache/pocketune/profile.json";
 
@@ -45,7 +46,7 @@ fn the_planner_takes_the_profile_that_was_kept_and_no_other() {
     assert_eq!(kept, step(&place).0, "what was measured once does not change from run to run");
     // Nothing is measured now before the first step, and still the plan counts all that the process will hold.
     let train = "train --threads 1 --memory-budget min --iters 2 --log-format jsonl --adapter-path adapter";
-    let report = json(&place.pocketune(train).succeeds().stdout);
+    let report = &reports(&place.pocketune(train).succeeds().stdout)[0];
     let bytes = |name: &str| report[name].as_u64().unwrap();
     assert!(bytes("planned_peak_bytes") >= bytes("peak_rss_bytes"), "{report}");
     // A profile of a machine a thousand times as fast is believed: it is the profile that is read.

@@ -28,9 +28,11 @@ fn it_shows_loss_sample_and_memory_before_and_after() {
         assert!(said.contains(line), "{line:?} is not in: {said}");
     }
     assert!(said.contains("Iter 5: Train loss "), "{said}");
+    assert!(said.contains("\n  files   adapters: ") && said.contains("\n  next    pocketune "), "{said}");
 
     let written: Vec<_> = std::fs::read_dir(place.path("adapters")).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(written.len(), 2);
+    assert_eq!(written.len(), 3);
+    assert!(written.iter().any(|name| name == "pocketune.yaml"), "{written:?}");
     assert!(FILES.iter().all(|file| written.iter().any(|name| name == file)), "{written:?}");
 }
 

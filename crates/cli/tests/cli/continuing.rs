@@ -69,5 +69,5 @@ fn an_adapter_can_be_trained_on_in_its_own_folder() {
     let before = adapters::bytes(&place.path("adapter"));
     train().with("--init-adapter", place.path("adapter")).succeeds();
     assert!(adapters::bytes(&place.path("adapter")) != before);
-    assert_eq!(std::fs::read_dir(place.path("adapter")).unwrap().count(), 2);
+    assert_eq!(std::fs::read_dir(place.path("adapter")).unwrap().count(), 3);
 }

@@ -5,6 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::place::Place;
+use crate::reports::reports;
 
 #[test]
 fn a_plan_is_drawn_with_its_budget_and_the_smallest_one_where_none_fits() {
@@ -37,8 +38,7 @@ fn a_trace_runs_forward_in_time_and_stays_below_the_plan() {
     let said = place
         .pocketune("train --iters 6 --steps-per-report 1 --log-format jsonl --memory-trace trace.jsonl")
         .succeeds();
-    let report: Value = serde_json::from_str(said.stdout.lines().next_back().unwrap()).unwrap();
-    let planned = report["planned_peak_bytes"].as_u64().unwrap();
+    let planned = reports(&said.stdout)[5]["planned_peak_bytes"].as_u64().unwrap();
     let text = fs::read_to_string(place.path("trace.jsonl")).unwrap();
     let looks: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(!looks.is_empty());

@@ -5,9 +5,19 @@ use serde_json::Value;
 use crate::models::{Golden, demo, demo_data};
 use crate::place::{Place, Said};
 
-/// Every line of standard output as a report.
+/// Every line of standard output as a JSON object.
+fn lines(stdout: &str) -> impl Iterator<Item = Value> {
+    stdout.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+}
+
+/// The lines that report on updates.
 pub fn reports(stdout: &str) -> Vec<Value> {
-    stdout.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+    lines(stdout).filter(|line| line.get("val_loss").is_none()).collect()
+}
+
+/// The lines that report on validations.
+pub fn validations(stdout: &str) -> Vec<Value> {
+    lines(stdout).filter(|line| line.get("val_loss").is_some()).collect()
 }
 
 pub fn losses(stdout: &str) -> Vec<f64> {

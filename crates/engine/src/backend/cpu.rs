@@ -55,6 +55,18 @@ pub struct Outcome {
     pub targets: usize,
 }
 
+impl Outcome {
+    /// Mean loss of a target.
+    pub fn mean_loss(&self) -> f64 {
+        self.loss / self.targets.max(1) as f64
+    }
+
+    /// The share of targets that were the most likely token.
+    pub fn accuracy(&self) -> f64 {
+        self.hits as f64 / self.targets.max(1) as f64
+    }
+}
+
 /// How gradients are applied.
 #[derive(Clone, Copy, Debug)]
 pub enum Rule {

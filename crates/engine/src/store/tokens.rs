@@ -85,13 +85,18 @@ impl TokenFile {
         self.longest
     }
 
+    /// Tokens of a record.
+    pub fn length(&self, at: usize) -> usize {
+        (self.ends[at] - if at == 0 { 0 } else { self.ends[at - 1] }) as usize
+    }
+
     /// Reads a record into the front of `words`, which has room for the longest: what [`token`] takes apart.
     ///
     /// # Errors
     /// The system's.
     pub fn read<'a>(&self, at: usize, words: &'a mut [u32]) -> Result<&'a [u32]> {
         let start = if at == 0 { 0 } else { self.ends[at - 1] };
-        let words = &mut words[..(self.ends[at] - start) as usize];
+        let words = &mut words[..self.length(at)];
         let read = self.file.read_exact_at(bytemuck::cast_slice_mut(words), start * 4);
         read.map_err(|error| Error::io("the token file", error))?;
         words.iter_mut().for_each(|word| *word = u32::from_le(*word));

@@ -102,7 +102,14 @@ fn read(tensor: &Tensor, to: &mut [f32], place: impl Fn(usize) -> usize) {
 ///
 /// # Errors
 /// The system's, and a value that is not finite: such an adapter never reaches the disk.
-pub fn save(cpu: &Cpu, graph: &Graph, spec: &LoraSpec, base_model: &str, folder: &Path) -> Result<()> {
+pub fn save(
+    cpu: &Cpu,
+    graph: &Graph,
+    spec: &LoraSpec,
+    base_model: &str,
+    kept: Option<&str>,
+    folder: &Path,
+) -> Result<()> {
     let mut specs = Vec::new();
     for (at, module) in graph.modules.iter().enumerate() {
         for id in [2 * at, 2 * at + 1] {
@@ -134,6 +141,9 @@ pub fn save(cpu: &Cpu, graph: &Graph, spec: &LoraSpec, base_model: &str, folder:
         peft::write_tensors(out, &specs, &mut |at, out| write(cpu, graph, at, out))
     })?;
     writer.file("adapter_config.json", |out| out.write_all(config.to_json().as_bytes()))?;
+    if let Some(kept) = kept {
+        writer.file("pocketune.yaml", |out| out.write_all(kept.as_bytes()))?;
+    }
     writer.commit()
 }
 

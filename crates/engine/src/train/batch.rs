@@ -18,9 +18,8 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Room for `records` records of up to `length` tokens.
-    pub fn with_capacity(records: usize, length: usize) -> Self {
-        let tokens = records * length;
+    /// Room for `records` records of `tokens` tokens together, none of them of more than `length`.
+    pub fn with_capacity(records: usize, tokens: usize, length: usize) -> Self {
         Self {
             ids: Vec::with_capacity(tokens),
             positions: Vec::with_capacity(tokens),

@@ -6,7 +6,7 @@ use pocketune_formats::peft::Adapter;
 
 use super::options::check_batch;
 use super::planning::Task;
-use super::{Budget, DataSource, Rows, RunOptions, adapter, prepare};
+use super::{Budget, DataOptions, Rows, RunOptions, adapter, prepare};
 use crate::backend::{Cpu, Outcome, Weights};
 use crate::error::{Error, Result};
 use crate::model::{Model, Source};
@@ -20,8 +20,8 @@ pub struct EvalOptions {
     pub model: Source,
     /// A PEFT folder.
     pub adapter: Option<PathBuf>,
-    /// The records; of a folder, `valid.jsonl` where there is one.
-    pub data: DataSource,
+    /// The records; of a folder, what there is to validate on.
+    pub data: DataOptions,
     /// Records a pass.
     pub batch_size: usize,
     /// Longer records are cut.
@@ -40,22 +40,11 @@ pub fn evaluate(options: &EvalOptions) -> Result<Outcome> {
     check_batch(options.batch_size, options.max_seq_length)?;
     let model = Model::open(&options.model)?;
     model.check_next_token()?;
-    let data = prepare(&model, &options.data.to_measure(), options.max_seq_length, &std::env::temp_dir())?;
+    let data = prepare(&model, &options.data.to_measure()?, options.max_seq_length, &std::env::temp_dir())?;
     let tokens = data.valid.unwrap_or(data.train).tokens;
-    let saved = options.adapter.as_ref().map(|folder| Ok::<_, Error>((folder, Adapter::open(folder)?))).transpose()?;
-    let lora = saved.as_ref().map(|(folder, saved)| adapter::spec(folder, saved)).transpose()?;
-    let graph = model.config.graph(lora.as_ref())?;
-    let weights = Weights::bind(model.files, &model.config, &graph)?;
-    let size = (options.batch_size, tokens.longest());
-    let task = Task::forward(options.run, &model.config, weights.types(), lora, Mode::Evaluate, size)?;
-    let plan = task.choose(options.budget)?;
-    let mut cpu =
-        Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &[&plan.program], &std::env::temp_dir())?;
-    if let Some((folder, saved)) = &saved {
-        adapter::load(&mut cpu, &graph, Path::new(folder), saved)?;
-    }
-    let mut buffer = Rows::with_capacity(options.batch_size, tokens.longest());
-    let outcome = run(&mut cpu, &plan.program, &tokens, &mut buffer, options.batch_size)?;
+    let (mut cpu, program) = ready(options, model, (options.batch_size, tokens.longest()))?;
+    let mut buffer = Rows::with_capacity(options.batch_size, options.batch_size * tokens.longest(), tokens.longest());
+    let outcome = run(&mut cpu, &program, &tokens, &mut buffer, options.batch_size, None)?;
     if outcome.loss.is_finite() {
         return Ok(outcome);
     }
@@ -63,16 +52,33 @@ pub fn evaluate(options: &EvalOptions) -> Result<Outcome> {
     Err(cpu.weights().find_not_finite().unwrap_or_else(unknown))
 }
 
-/// All records of `file`, `batch_size` at a time.
+/// A model with its adapter, and the program of a pass over `size`: so many records of so many tokens at most.
+pub(super) fn ready(options: &EvalOptions, model: Model, size: (usize, usize)) -> Result<(Cpu, Program)> {
+    let saved = options.adapter.as_ref().map(|folder| Ok::<_, Error>((folder, Adapter::open(folder)?))).transpose()?;
+    let lora = saved.as_ref().map(|(folder, saved)| adapter::spec(folder, saved)).transpose()?;
+    let graph = model.config.graph(lora.as_ref())?;
+    let weights = Weights::bind(model.files, &model.config, &graph)?;
+    let task = Task::forward(options.run, &model.config, weights.types(), lora, Mode::Evaluate, size)?;
+    let plan = task.choose(options.budget)?;
+    let mut cpu =
+        Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &[&plan.program], &std::env::temp_dir())?;
+    if let Some((folder, saved)) = &saved {
+        adapter::load(&mut cpu, &graph, Path::new(folder), saved)?;
+    }
+    Ok((cpu, plan.program))
+}
+
+/// The records of `file`, `batch_size` at a time; no more than the first `most` batches.
 pub(super) fn run(
     cpu: &mut Cpu,
     program: &Program,
     file: &TokenFile,
     rows: &mut Rows,
     batch_size: usize,
+    most: Option<usize>,
 ) -> Result<Outcome> {
     let mut total = Outcome::default();
-    for first in (0..file.len()).step_by(batch_size) {
+    for first in (0..file.len()).step_by(batch_size).take(most.unwrap_or(usize::MAX)) {
         rows.fill(file, first..(first + batch_size).min(file.len()))?;
         let outcome = cpu.run(program, rows.batch(rows.targets()), 0, None)?;
         total.loss += outcome.loss;

@@ -6,7 +6,7 @@ use pocketune_kernels::Isa;
 use pocketune_kernels::matmul::Precision;
 
 use super::planning::closest_folder;
-use super::{Budget, DataSource, Schedule};
+use super::{Budget, DataOptions, Schedule};
 use crate::error::{Error, Result};
 use crate::graph::LoraSpec;
 use crate::model::Source;
@@ -123,19 +123,23 @@ pub struct TrainOptions {
     /// The model.
     pub model: Source,
     /// The records.
-    pub data: DataSource,
+    pub data: DataOptions,
     /// Where the adapter goes.
     pub adapter_path: PathBuf,
     /// The adapter to train.
     pub lora: LoraChoice,
     /// Updates.
     pub iters: usize,
+    /// How often every record is trained on, in place of a number of updates.
+    pub epochs: Option<f64>,
     /// Records a pass.
     pub batch_size: usize,
     /// Passes an update.
     pub accumulation: usize,
     /// Longer records are cut.
     pub max_seq_length: usize,
+    /// Whether a pass has as many records as fit `batch_size` times `max_seq_length` tokens.
+    pub pack: bool,
     /// The update rule.
     pub optimizer: Optimizer,
     /// Weight decay; PyTorch's default when `None`.
@@ -150,6 +154,14 @@ pub struct TrainOptions {
     pub seed: u64,
     /// Updates between reports.
     pub steps_per_report: usize,
+    /// Updates between validations.
+    pub steps_per_eval: usize,
+    /// Batches of a validation; all when `None`.
+    pub val_batches: Option<usize>,
+    /// Whether the adapter of the lowest validation loss is kept, instead of the last.
+    pub save_best: bool,
+    /// Validations in a row without a lower loss after which the run ends.
+    pub early_stopping: Option<usize>,
     /// The memory that the process may take.
     pub budget: Budget,
     /// Where values and states wait that don't fit; beside the adapter when `None`.
@@ -158,6 +170,8 @@ pub struct TrainOptions {
     pub max_grad_norm: Option<f32>,
     /// How kernels run.
     pub run: RunOptions,
+    /// A text that is kept beside the adapter as `pocketune.yaml`: what was run.
+    pub kept: Option<String>,
 }
 
 impl TrainOptions {
@@ -169,6 +183,11 @@ impl TrainOptions {
     /// Where files without a name go: as was asked, or the closest folder to the adapter's that exists.
     pub fn spill_folder(&self) -> &Path {
         self.spill_folder.as_deref().unwrap_or_else(|| closest_folder(&self.adapter_path))
+    }
+
+    /// Whether the adapter of the lowest validation loss is kept, instead of the last.
+    pub const fn keeps_best(&self) -> bool {
+        self.save_best || self.early_stopping.is_some()
     }
 
     /// Whether gradients must wait for all others of the update.
@@ -183,9 +202,21 @@ impl TrainOptions {
     pub fn check(&self) -> Result<()> {
         self.run.machine()?;
         check_batch(self.batch_size, self.max_seq_length)?;
+        self.data.check()?;
         check_count("iters", self.iters, 1, 1 << 40)?;
+        if let Some(epochs) = self.epochs.filter(|epochs| !(*epochs > 0.0 && *epochs <= 1e6)) {
+            let fault = "a number of epochs lies above 0 and at most at 1000000".into();
+            return Err(Error::Option { option: "epochs", value: epochs.to_string(), fault });
+        }
         check_count("grad-accumulation-steps", self.accumulation, 1, 1 << 20)?;
         check_count("steps-per-report", self.steps_per_report, 1, 1 << 40)?;
+        check_count("steps-per-eval", self.steps_per_eval, 1, 1 << 40)?;
+        if let Some(batches) = self.val_batches {
+            check_count("val-batches", batches, 1, 1 << 40)?;
+        }
+        if let Some(patience) = self.early_stopping {
+            check_count("early-stopping", patience, 1, 1 << 20)?;
+        }
         if let Some(decay) = self.weight_decay.filter(|decay| !(0.0..=1.0).contains(decay)) {
             let fault = "a decay lies between 0 and 1".into();
             return Err(Error::Option { option: "weight-decay", value: decay.to_string(), fault });

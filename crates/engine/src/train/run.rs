@@ -6,8 +6,9 @@ use std::time::Duration;
 use pocketune_formats::peft::Adapter;
 use pocketune_kernels::update::{AdamW, Sgd};
 
+use super::best::{Best, Verdict};
 use super::planning::Task;
-use super::{Batches, Budget, LoraChoice, Optimizer, Prepared, Rows, TrainOptions, adapter, prepare};
+use super::{Batches, Budget, LoraChoice, Optimizer, Passes, Prepared, Rows, TrainOptions, adapter, passes, prepare};
 use crate::backend::{Alone, Cpu, Outcome, Rule, Weights};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, LoraSpec, ParamId};
@@ -28,20 +29,18 @@ pub trait Host {
 }
 
 /// What happens in a run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub enum Event<'a> {
-    /// The data is ready: records, tokens, records cut, records left out.
-    Prepared {
-        /// Records to train on.
-        records: usize,
-        /// Their tokens.
-        tokens: u64,
-        /// Tokens of the longest.
-        longest: usize,
-        /// Records that were cut to the limit.
-        cut: usize,
-        /// Records too short to train on.
-        skipped: usize,
+    /// The data is ready.
+    Prepared(&'a Prepared),
+    /// Records are laid out in passes.
+    Laid {
+        /// Whether they are packed.
+        packed: bool,
+        /// Passes of the first epoch.
+        passes: u64,
+        /// The share of the rows that a plan has room for which they fill.
+        filled: f64,
     },
     /// The plan stands; the first step comes next.
     Planned {
@@ -56,7 +55,14 @@ pub enum Event<'a> {
     },
     /// The largest product of the step was run alone; what the step reaches is compared with it.
     Measured(Alone),
-    /// The validation set was measured, before the first or after the last update.
+    /// The validation loss has not fallen for as long as was allowed; no update comes after this.
+    Stopped {
+        /// Updates done.
+        iter: usize,
+        /// Updates after which it was lowest.
+        best: usize,
+    },
+    /// The validation set was measured.
     Validated {
         /// Updates done.
         iter: usize,
@@ -67,6 +73,8 @@ pub enum Event<'a> {
     Step {
         /// Its number, from 1.
         iter: usize,
+        /// Updates to do in all.
+        iters: usize,
     },
     /// Time for a report.
     Report(Report),
@@ -103,12 +111,18 @@ pub struct Report {
 /// What came out.
 #[derive(Clone, Debug)]
 pub struct Summary {
+    /// Updates that were made.
+    pub iters: usize,
     /// The first report's loss.
     pub first_loss: f64,
     /// The last report's loss.
     pub last_loss: f64,
-    /// Validation before and after, where there is a validation set.
+    /// Validation before, and of the adapter that was kept, where there is a validation set.
     pub valid: Option<(Outcome, Outcome)>,
+    /// Updates after which the adapter was kept, where the best one was to be.
+    pub best: Option<usize>,
+    /// What the test set gave after the last update, where it was asked for.
+    pub test: Option<Outcome>,
     /// Peaks of the process.
     pub peak: Resident,
     /// What was planned.
@@ -118,7 +132,8 @@ pub struct Summary {
 /// Trains an adapter.
 ///
 /// # Errors
-/// Whatever is wrong with options, files, data, the system or the numbers; nothing is written then.
+/// Whatever is wrong with options, files, data, the system or the numbers; nothing is written then, but for the best adapter so far where
+/// that is to be kept.
 pub fn train(options: &TrainOptions, host: &mut dyn Host) -> Result<Summary> {
     options.check()?;
     store::check_writable(&options.adapter_path)?;
@@ -127,26 +142,58 @@ pub fn train(options: &TrainOptions, host: &mut dyn Host) -> Result<Summary> {
     model.check_next_token()?;
     let folder = options.spill_folder();
     let data = prepare(&model, &options.data, options.max_seq_length, folder)?;
-    host.event(Event::Prepared {
-        records: data.train.tokens.len(),
-        tokens: data.train.tokens.tokens(),
-        longest: data.train.tokens.longest(),
-        cut: data.train.cut,
-        skipped: data.train.skipped,
-    });
+    host.event(Event::Prepared(&data));
     let mut run = Run::new(options, model, data, folder, peak.look())?;
     let machine = run.machine;
+    let mut options = options.clone();
+    let (passes, filled) = run.passes.first_epoch(&run.data.train.tokens, run.plan.program.tokens);
+    host.event(Event::Laid { packed: options.pack, passes, filled });
+    if let Some(epochs) = options.epochs {
+        options.iters = (epochs * passes as f64 / options.accumulation as f64).ceil().max(1.0) as usize;
+    }
+    let options = &options;
     host.event(Event::Planned { plan: &run.plan, budget: options.budget, machine, trainable: run.graph.trainable() });
     let alone = run.cpu.product_alone(&run.plan.program, ALONE, &mut || host.now());
     if let Some(alone) = alone {
         host.event(Event::Measured(alone));
     }
-    let before = run.validate(0, host)?;
-    let (first_loss, last_loss) = run.steps(options, alone.map(|alone| alone.rate()), host, &mut peak)?;
-    let after = run.validate(options.iters, host)?;
-    adapter::save(&run.cpu, &run.graph, &run.lora, &options.model.name(), &options.adapter_path)?;
+    let before = run.validate(0, options, host)?;
+    let done = run.steps(options, alone.map(|alone| alone.rate()), host, &mut peak)?;
+    let last = if done.stopped { None } else { run.validate(done.iters, options, host)? };
+    if let Some(outcome) = last {
+        run.judge(done.iters, outcome, options)?;
+    }
+    match run.kept {
+        None => run.save(options)?,
+        Some(_) if run.best.iter() == Some(done.iters) => {}
+        // What is measured from here on is what was kept.
+        Some(_) => {
+            let saved = Adapter::open(&options.adapter_path)?;
+            adapter::load(&mut run.cpu, &run.graph, &options.adapter_path, &saved)?;
+        }
+    }
     host.event(Event::Saved(&options.adapter_path));
-    Ok(Summary { first_loss, last_loss, valid: before.zip(after), peak: peak.look(), plan: run.plan })
+    let test = run.test()?;
+    Ok(Summary {
+        iters: done.iters,
+        first_loss: done.first_loss,
+        last_loss: done.last_loss,
+        valid: before.zip(run.kept.or(last)),
+        best: run.kept.and(run.best.iter()),
+        test,
+        peak: peak.look(),
+        plan: run.plan,
+    })
+}
+
+/// How the updates went.
+struct Done {
+    iters: usize,
+    /// Whether they ended early for want of a lower validation loss.
+    stopped: bool,
+    /// The first and the last report's loss.
+    first_loss: f64,
+    last_loss: f64,
 }
 
 /// A run that is set up.
@@ -156,10 +203,14 @@ struct Run {
     lora: LoraSpec,
     cpu: Cpu,
     data: Prepared,
+    passes: Passes,
     rows: Rows,
     plan: Plan,
     flops: Flops,
     batch_size: usize,
+    best: Best,
+    /// What the adapter measured that is on disk already, where the best one is kept.
+    kept: Option<Outcome>,
 }
 
 /// What an update worked on.
@@ -183,14 +234,33 @@ impl Run {
         };
         let graph = model.config.graph(Some(&lora))?;
         let weights = Weights::bind(model.files, &model.config, &graph)?;
-        let longest = data.train.tokens.longest().max(data.valid.as_ref().map_or(0, |valid| valid.tokens.longest()));
-        let mut task = Task::training(options, &model.config, weights.types(), lora.clone(), longest, so_far.total)?;
-        task.validates = data.valid.is_some();
+        if data.valid.is_none() && options.keeps_best() {
+            let option = if options.save_best { "save-best" } else { "early-stopping" };
+            let value = options.early_stopping.map_or(String::new(), |patience| patience.to_string());
+            let fault = "there is no validation set to judge by; --val-split 0.1 would keep one".into();
+            return Err(Error::Option { option, value, fault });
+        }
+        let longest = data.longest();
+        // The most tokens of a row: of the longest record, or all that packing may put there.
+        let length = match options.pack {
+            true => options.max_seq_length.min(data.train.tokens.tokens() as usize).max(longest),
+            false => longest,
+        };
+        let batches = Batches::new(data.train.tokens.len(), options.shuffle, options.seed);
+        let room = options.batch_size * length;
+        // Its memory is taken before the plan is made, which counts it.
+        let passes = match options.pack {
+            true => Passes::packed(batches, &data.train.tokens, room, options.seed),
+            false => Passes::plain(batches, options.batch_size),
+        };
+        let mut task = Task::training(options, &model.config, weights.types(), lora.clone(), length, so_far.total)?;
+        task.validates = data.valid.is_some() || data.test.is_some();
         let task = task.with_disk(folder, options.budget)?;
         let plan = task.choose(options.budget)?;
         memory::trim();
         let machine = task.machine;
-        let rows = Rows::with_capacity(options.batch_size, longest);
+        let records = if options.pack { passes::WINDOW } else { options.batch_size };
+        let rows = Rows::with_capacity(records.max(options.batch_size), room, longest);
         let programs: Vec<&Program> = [&plan.program].into_iter().chain(&plan.validation).collect();
         let mut cpu = Cpu::new(machine, weights, &graph, plan.layout.clone(), &programs, folder)?;
         match saved {
@@ -198,18 +268,55 @@ impl Run {
             None => adapter::initialise(&mut cpu, &graph, options.seed),
         }
         let flops = Flops::of(&plan.program, &graph);
-        Ok(Self { machine, graph, lora, cpu, data, rows, plan, flops, batch_size: options.batch_size })
+        Ok(Self {
+            machine,
+            graph,
+            lora,
+            cpu,
+            data,
+            passes,
+            rows,
+            plan,
+            flops,
+            batch_size: options.batch_size,
+            best: Best::new(options.early_stopping),
+            kept: None,
+        })
     }
 
-    fn validate(&mut self, iter: usize, host: &mut dyn Host) -> Result<Option<Outcome>> {
+    fn validate(&mut self, iter: usize, options: &TrainOptions, host: &mut dyn Host) -> Result<Option<Outcome>> {
         let (Some(program), Some(valid)) = (&self.plan.validation, &self.data.valid) else { return Ok(None) };
-        let outcome = super::evaluate::run(&mut self.cpu, program, &valid.tokens, &mut self.rows, self.batch_size)?;
+        let (rows, most) = (&mut self.rows, options.val_batches);
+        let outcome = super::evaluate::run(&mut self.cpu, program, &valid.tokens, rows, self.batch_size, most)?;
         self.check_loss(outcome, "the validation set")?;
         host.event(Event::Validated { iter, outcome });
         Ok(Some(outcome))
     }
 
-    /// All updates; the first and the last report's loss. Products reach `alone` operations a second by
+    /// What a validation means; where the best adapter is kept and this is it, it goes to disk.
+    fn judge(&mut self, iter: usize, outcome: Outcome, options: &TrainOptions) -> Result<Verdict> {
+        let verdict = self.best.take(iter, outcome.mean_loss());
+        if verdict == Verdict::Better && options.keeps_best() {
+            self.save(options)?;
+            self.kept = Some(outcome);
+        }
+        Ok(verdict)
+    }
+
+    fn save(&self, options: &TrainOptions) -> Result<()> {
+        let (name, kept) = (options.model.name(), options.kept.as_deref());
+        adapter::save(&self.cpu, &self.graph, &self.lora, &name, kept, &options.adapter_path)
+    }
+
+    fn test(&mut self) -> Result<Option<Outcome>> {
+        let (Some(program), Some(test)) = (&self.plan.validation, &self.data.test) else { return Ok(None) };
+        let outcome =
+            super::evaluate::run(&mut self.cpu, program, &test.tokens, &mut self.rows, self.batch_size, None)?;
+        self.check_loss(outcome, "the test set")?;
+        Ok(Some(outcome))
+    }
+
+    /// All updates, or as many as the validation loss asks for. Products reach `alone` operations a second by
     /// themselves, where that could be measured.
     fn steps(
         &mut self,
@@ -217,18 +324,17 @@ impl Run {
         alone: Option<f64>,
         host: &mut dyn Host,
         peak: &mut Peak,
-    ) -> Result<(f64, f64)> {
-        let mut batches = Batches::new(self.data.train.tokens.len(), options.shuffle, options.seed);
+    ) -> Result<Done> {
         let (mut position, mut trained) = (0_u64, 0_u64);
         let (mut since, mut losses, mut tokens, mut flops, mut count) = (host.now(), 0.0, 0_u64, 0.0, 0_usize);
         let (mut first_loss, mut last_loss) = (f64::NAN, f64::NAN);
         for iter in 1..=options.iters {
-            host.event(Event::Step { iter });
+            host.event(Event::Step { iter, iters: options.iters });
             let lr = options.schedule.rate(iter, options.iters);
             if iter == 1 {
                 self.cpu.watch();
             }
-            let (outcome, work) = self.update(options, &mut batches, &mut position, iter, lr)?;
+            let (outcome, work) = self.update(options, &mut position, iter, lr)?;
             self.check_loss(outcome, &format!("update {iter}"))?;
             if iter == 1 {
                 self.check_gradients()?;
@@ -258,29 +364,33 @@ impl Run {
                 }));
                 (since, losses, tokens, flops, count) = (host.now(), 0.0, 0, 0.0, 0);
             }
+            if iter % options.steps_per_eval == 0 && iter < options.iters {
+                let pause = host.now();
+                let outcome = self.validate(iter, options, host)?;
+                let verdict = outcome.map(|outcome| self.judge(iter, outcome, options)).transpose()?;
+                if verdict == Some(Verdict::Enough) {
+                    host.event(Event::Stopped { iter, best: self.best.iter().unwrap_or(iter) });
+                    return Ok(Done { iters: iter, stopped: true, first_loss, last_loss });
+                }
+                since += host.now().saturating_sub(pause);
+            }
         }
-        Ok((first_loss, last_loss))
+        Ok(Done { iters: options.iters, stopped: false, first_loss, last_loss })
     }
 
     /// One update over `accumulation` passes; what it found and what it worked on. Gradients are those of the mean over all
     /// targets of the update, however it is cut into passes.
-    fn update(
-        &mut self,
-        options: &TrainOptions,
-        batches: &mut Batches,
-        position: &mut u64,
-        iter: usize,
-        lr: f32,
-    ) -> Result<(Outcome, Work)> {
+    fn update(&mut self, options: &TrainOptions, position: &mut u64, iter: usize, lr: f32) -> Result<(Outcome, Work)> {
         let rule = rule(options, iter, lr);
         let file = &self.data.train.tokens;
-        let per_pass = options.batch_size as u64;
-        let passes = options.accumulation as u64;
+        let (step, passes) = (self.passes.step(), options.accumulation as u64);
         let sums = self.plan.program.mode == Mode::Accumulate;
         let mut targets = 0;
         if passes > 1 {
-            for at in *position..*position + passes * per_pass {
-                targets += self.rows.targets_of(file, batches.record(at))?;
+            for pass in 0..passes {
+                for &record in self.passes.records(*position + pass * step, file) {
+                    targets += self.rows.targets_of(file, record as usize)?;
+                }
             }
         }
         if sums {
@@ -288,9 +398,9 @@ impl Run {
         }
         let (mut total, mut work) = (Outcome::default(), Work::default());
         for _ in 0..passes {
-            let first = *position;
-            self.rows.fill(file, (first..first + per_pass).map(|at| batches.record(at)))?;
-            *position += per_pass;
+            let records = self.passes.records(*position, file);
+            self.rows.fill(file, records.iter().map(|&record| record as usize))?;
+            *position += step;
             let targets = if passes > 1 { targets } else { self.rows.targets() };
             let batch = self.rows.batch(targets);
             let outcome = self.cpu.run(&self.plan.program, batch, 0, Some(rule))?;
