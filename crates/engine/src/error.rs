@@ -48,6 +48,14 @@ pub enum Error {
         /// What is wrong with it.
         fault: String,
     },
+    /// What an earlier run left can't be taken up.
+    #[error("{}: {fault}", path.display())]
+    Checkpoint {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why not.
+        fault: String,
+    },
     /// A file or folder could not be written or read.
     #[error("{}: {source}", path.display())]
     Io {
