@@ -9,6 +9,7 @@ mod generate;
 mod memory_bar;
 mod plan;
 mod pull;
+mod signals;
 mod trace;
 mod train;
 
@@ -22,7 +23,12 @@ use args::{Cli, Command};
 fn main() -> ExitCode {
     pocketune::store::outlive_file_limits();
     let result = match Cli::parse().command {
-        Command::Train(args) => train::run(args),
+        Command::Train(args) => match train::run(args) {
+            Ok(train::End::Done) => Ok(()),
+            // What sysexits.h calls a temporary failure: the same command with --resume goes on.
+            Ok(train::End::Stopped) => return ExitCode::from(75),
+            Err(failure) => Err(failure),
+        },
         Command::Plan(args) => plan::run(*args),
         Command::Eval(args) => eval::run(args),
         Command::Generate(args) => generate::run(args),

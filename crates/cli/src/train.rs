@@ -6,19 +6,26 @@ use pocketune::backend::{Alone, Outcome};
 use pocketune::graph::{Layers, LoraSpec, Target};
 use pocketune::model::Source;
 use pocketune::plan::{Machine, Plan, PolicyName};
+use pocketune::store::hidden_folder;
 use pocketune::train::{
-    Budget, DataSource, Decay, Event, Host, LoraChoice, Optimizer, PolicyChoice, Report, Sampling, Schedule, Summary,
-    TrainOptions, train,
+    Budget, DataSource, Decay, Ending, Event, Host, LoraChoice, Optimizer, PolicyChoice, Report, Sampling, Schedule,
+    Summary, TrainOptions, train,
 };
 use serde_json::json;
 
 use crate::args::{CheckpointArg, LogArg, OptimizerArg, SchedulerArg, TrainArgs};
 use crate::memory_bar::{bar, mib};
 use crate::trace::Trace;
-use crate::{Failure, demo, generate, note, say};
+use crate::{Failure, demo, generate, note, say, signals};
+
+/// How a run ended that did not fail.
+pub enum End {
+    Done,
+    Stopped,
+}
 
 /// Trains; without a model, the built-in one, with a sample before and after.
-pub fn run(args: Box<TrainArgs>) -> Result<(), Failure> {
+pub fn run(args: Box<TrainArgs>) -> Result<End, Failure> {
     let built_in = match (&args.model, &args.data) {
         (None, None) => true,
         (Some(_), Some(_)) => false,
@@ -32,7 +39,13 @@ pub fn run(args: Box<TrainArgs>) -> Result<(), Failure> {
     let trace = args.memory_trace.as_deref().map(Trace::start).transpose()?;
     let before = if built_in { Some(sample(&options, false)?) } else { None };
     let mut printer = Printer { start: Instant::now(), log, trace, budget: None };
-    let summary = train(&options, &mut printer).map_err(Failure::new)?;
+    let summary = match train(&options, &mut printer, &signals::heeded()).map_err(Failure::new)? {
+        Ending::Done(summary) => summary,
+        Ending::Stopped { iter, iters } => {
+            note(&how_to_go_on(&options, iter, iters));
+            return Ok(End::Stopped);
+        }
+    };
     if let Some(trace) = printer.trace.take() {
         let path = trace.finish(&summary.plan, printer.budget)?;
         note(&format!("Drew one step as planned and as measured to {}", path.display()));
@@ -44,7 +57,17 @@ pub fn run(args: Box<TrainArgs>) -> Result<(), Failure> {
             say(&format!("\n{}\n  before:{before}\n  after: {after}\n", demo::PROMPT));
         }
     }
-    Ok(())
+    Ok(End::Done)
+}
+
+fn how_to_go_on(options: &TrainOptions, iter: usize, iters: usize) -> String {
+    match iter {
+        0 => "Stopped before the first update; nothing was kept.".into(),
+        _ => format!(
+            "Stopped after update {iter} of {iters}; the same command with --resume auto goes on ({}).",
+            hidden_folder(&options.adapter_path).display()
+        ),
+    }
 }
 
 pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure> {
@@ -98,6 +121,8 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         budget: args.run.budget()?,
         spill_folder: args.spill_dir.clone(),
         max_grad_norm: args.max_grad_norm,
+        max_loss_z: args.max_loss_z,
+        keeping: args.keeping.options()?,
         run: args.run.options(),
     })
 }
@@ -161,6 +186,20 @@ impl Host for Printer {
             (Event::Measured(alone), _) => note(&products_alone(alone)),
             (Event::Validated { iter, outcome }, _) => {
                 note(&format!("Iter {iter}: Val loss {:.3}", mean_loss(outcome)));
+            }
+            (Event::Resumed { iter, from }, _) => note(&format!("Resuming after update {iter} ({})", from.display())),
+            (Event::Committed { .. }, _) => {}
+            (Event::Paused { iter }, _) => note(&format!("Paused after update {iter}; the state is on disk")),
+            (Event::Continued, _) => note("Going on"),
+            (Event::Moved { plan, bytes }, _) => {
+                note(&format!("Plan: moved to a peak of {} of {}", mib(plan.peak()), mib(bytes)));
+                note(&format!("Plan: {}", crate::plan::how(plan)));
+            }
+            (Event::Skipped { iter, loss }, _) => {
+                note(&format!("Iter {iter}: skipped, its numbers are bad (loss {loss:.3})"));
+            }
+            (Event::WentBack { iter, scale }, _) => {
+                note(&format!("Back to the state after update {iter}; learning rates are multiplied by {scale}"));
             }
             (Event::Saved(folder), _) => note(&format!("Saved the adapter to {}", folder.display())),
         }
@@ -256,6 +295,9 @@ fn closing(options: &TrainOptions, summary: &Summary, took: Duration) -> String 
         mib(summary.peak.anon),
         bar(summary.peak.total, summary.plan.peak(), 40)
     );
+    if summary.skipped > 0 {
+        text.push_str(&format!("  skipped {} updates whose numbers were bad\n", summary.skipped));
+    }
     match summary.valid {
         Some((before, after)) => {
             text.push_str(&format!(

@@ -67,6 +67,9 @@ pub enum Error {
     /// The system lacks something the run needs.
     #[error("{0}")]
     System(String),
+    /// A step was abandoned because its user asked to stop; what it would have changed is as before.
+    #[error("stopped as asked")]
+    Stopped,
     /// The numbers of a step are unusable.
     #[error("{0}")]
     Numbers(String),

@@ -4,6 +4,7 @@
 mod checkpoint;
 mod file;
 mod folder;
+mod lock;
 mod profile;
 mod spill;
 mod storage;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 pub use checkpoint::{Body, CHUNK, Checkpoints, Saved};
 pub use file::{check_file, check_writable, write_file};
 pub use folder::{FolderWriter, settle};
+pub use lock::RunLock;
 pub use profile::{find_profile, keep_profile, processor};
 pub use spill::{forget, outlive_file_limits, spill_file};
 pub use storage::{Files, Storage, Stored};

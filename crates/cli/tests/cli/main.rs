@@ -30,4 +30,6 @@ mod picture;
 mod place;
 mod records;
 mod reports;
+mod resuming;
+mod signals;
 mod spilling;

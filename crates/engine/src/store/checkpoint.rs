@@ -40,6 +40,10 @@ pub struct Checkpoints<'a> {
     folder: PathBuf,
     /// Generations that are there, oldest first.
     generations: Vec<u64>,
+    /// Those that turned out to be damaged; their space is used first.
+    damaged: Vec<u64>,
+    /// The highest number that was ever used.
+    highest: u64,
     /// The file that the next one is written to.
     next: Option<Box<dyn Stored>>,
 }
@@ -54,7 +58,8 @@ impl<'a> Checkpoints<'a> {
         let names = storage.names(&folder).map_err(|error| Error::io(&folder, error))?;
         let mut generations: Vec<u64> = names.iter().filter_map(|name| generation(name)).collect();
         generations.sort_unstable();
-        Ok(Self { storage, folder, generations, next: None })
+        let highest = generations.last().copied().unwrap_or(0);
+        Ok(Self { storage, folder, generations, damaged: Vec::new(), highest, next: None })
     }
 
     /// Where they lie.
@@ -71,15 +76,25 @@ impl<'a> Checkpoints<'a> {
     ///
     /// # Errors
     /// When there are some and all are damaged, or the system fails.
-    pub fn newest(&self) -> Result<Option<Saved>> {
+    pub fn newest(&mut self) -> Result<Option<Saved>> {
         let mut fault = None;
-        for &generation in self.generations.iter().rev() {
-            match self.check(generation) {
-                Ok(saved) => return Ok(Some(saved)),
+        for at in (0..self.generations.len()).rev() {
+            match self.check(self.generations[at]) {
+                Ok(saved) => {
+                    self.damaged.extend(self.generations.drain(at + 1..));
+                    return Ok(Some(saved));
+                }
                 Err(error) => fault = fault.or(Some(error)),
             }
         }
         fault.map_or(Ok(None), Err)
+    }
+
+    /// Counts the newest as damaged, where there is one before it.
+    pub fn discard(&mut self) {
+        if self.generations.len() > 1 {
+            self.damaged.extend(self.generations.pop());
+        }
     }
 
     fn check(&self, generation: u64) -> Result<Saved> {
@@ -87,7 +102,7 @@ impl<'a> Checkpoints<'a> {
         let io = |error| Error::io(&path, error);
         let fault = |fault: &str| Error::Checkpoint { path: path.clone(), fault: fault.into() };
         let file = self.storage.open(&path).map_err(io)?;
-        let len = file.len().map_err(io)?;
+        let len = file.bytes().map_err(io)?;
         let mut front = [0; FRONT as usize];
         if len < FRONT + SUM {
             return Err(fault("damaged: it is too short"));
@@ -129,10 +144,12 @@ impl<'a> Checkpoints<'a> {
         let bytes = FRONT + header as u64 + body + SUM;
         let path = self.folder.join("next");
         let full = |error| Error::System(format!("{}: {bytes} bytes for a checkpoint: {error}", path.display()));
-        let mut file = if self.generations.len() > KEPT {
+        let oldest = (self.generations.len() > KEPT).then(|| self.generations[0]);
+        let mut file = if let Some(unused) = self.damaged.first().copied().or(oldest) {
             // Its name is gone before its content is.
-            self.storage.rename(&self.path(self.generations[0]), &path).map_err(io)?;
-            self.generations.remove(0);
+            self.storage.rename(&self.path(unused), &path).map_err(io)?;
+            self.generations.retain(|&other| other != unused);
+            self.damaged.retain(|&other| other != unused);
             self.storage.open(&path).map_err(io)?
         } else {
             self.storage.create(&path).map_err(io)?
@@ -158,19 +175,33 @@ impl<'a> Checkpoints<'a> {
         let Body { mut file, at, hash, .. } = body;
         file.write_at(at, &hash.finalize()).map_err(io)?;
         file.sync().map_err(io)?;
-        let generation = self.generations.last().map_or(1, |last| last + 1);
-        let last = self.path(generation);
+        self.highest += 1;
+        let last = self.path(self.highest);
         self.storage.rename(&path, &last).map_err(|error| Error::io(&last, error))?;
-        self.generations.push(generation);
+        self.generations.push(self.highest);
         self.storage.sync_folder(&self.folder).map_err(|error| Error::io(&self.folder, error))
+    }
+
+    /// Gives back the space that was taken for the next one.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn give_back(&mut self) -> Result<()> {
+        let path = self.folder.join("next");
+        match self.next.take() {
+            Some(_) => self.storage.remove(&path).map_err(|error| Error::io(&path, error)),
+            None => Ok(()),
+        }
     }
 
     /// Removes all of them, and the folder where nothing else is in it.
     ///
     /// # Errors
     /// The system's.
-    pub fn clear(self) -> Result<()> {
+    pub fn clear(&mut self) -> Result<()> {
         let io = |error| Error::io(&self.folder, error);
+        self.next = None;
+        self.generations.clear();
         for name in self.storage.names(&self.folder).map_err(io)? {
             if name == "next" || generation(&name).is_some() {
                 self.storage.remove(&self.folder.join(&name)).map_err(io)?;

@@ -129,7 +129,7 @@ fn read_list(storage: &dyn Storage, path: &Path) -> Result<Vec<String>> {
     let io = |error| Error::io(path, error);
     let fault = || Error::Checkpoint { path: path.into(), fault: "not a list of files of an adapter".into() };
     let file = storage.open(path).map_err(io)?;
-    let len = file.len().map_err(io)?;
+    let len = file.bytes().map_err(io)?;
     if len > LONGEST_LIST {
         return Err(fault());
     }

@@ -66,7 +66,7 @@ pub trait Stored {
     ///
     /// # Errors
     /// The system's.
-    fn len(&self) -> Result<u64>;
+    fn bytes(&self) -> Result<u64>;
     /// Makes it `bytes` long, with the space for them taken.
     ///
     /// # Errors
@@ -110,7 +110,9 @@ impl Storage for Files {
 
     fn names(&self, folder: &Path) -> Result<Vec<String>> {
         let entries = match fs::read_dir(folder) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                return Ok(Vec::new());
+            }
             entries => entries?,
         };
         // Names that are no text are none of ours.
@@ -146,7 +148,7 @@ impl Stored for File {
         self.read_exact_at(bytes, at)
     }
 
-    fn len(&self) -> Result<u64> {
+    fn bytes(&self) -> Result<u64> {
         Ok(self.metadata()?.len())
     }
 

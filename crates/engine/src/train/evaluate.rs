@@ -2,8 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use pocketune_formats::peft::Adapter;
-
 use super::options::check_batch;
 use super::planning::Task;
 use super::{Budget, DataSource, Rows, RunOptions, adapter, prepare};
@@ -42,7 +40,7 @@ pub fn evaluate(options: &EvalOptions) -> Result<Outcome> {
     model.check_next_token()?;
     let data = prepare(&model, &options.data.to_measure(), options.max_seq_length, &std::env::temp_dir())?;
     let tokens = data.valid.unwrap_or(data.train).tokens;
-    let saved = options.adapter.as_ref().map(|folder| Ok::<_, Error>((folder, Adapter::open(folder)?))).transpose()?;
+    let saved = options.adapter.as_ref().map(|folder| Ok::<_, Error>((folder, adapter::open(folder)?))).transpose()?;
     let lora = saved.as_ref().map(|(folder, saved)| adapter::spec(folder, saved)).transpose()?;
     let graph = model.config.graph(lora.as_ref())?;
     let weights = Weights::bind(model.files, &model.config, &graph)?;

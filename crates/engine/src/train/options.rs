@@ -6,7 +6,7 @@ use pocketune_kernels::Isa;
 use pocketune_kernels::matmul::Precision;
 
 use super::planning::closest_folder;
-use super::{Budget, DataSource, Schedule};
+use super::{Budget, DataSource, Keeping, Schedule};
 use crate::error::{Error, Result};
 use crate::graph::LoraSpec;
 use crate::model::Source;
@@ -156,6 +156,10 @@ pub struct TrainOptions {
     pub spill_folder: Option<PathBuf>,
     /// Gradients of an update whose norm together is above this are scaled down to it.
     pub max_grad_norm: Option<f32>,
+    /// A loss that lies so many standard deviations above the usual is a spike, and its update is skipped.
+    pub max_loss_z: Option<f64>,
+    /// When the state of the run goes to disk and comes back.
+    pub keeping: Keeping,
     /// How kernels run.
     pub run: RunOptions,
 }
@@ -193,6 +197,10 @@ impl TrainOptions {
         if let Some(norm) = self.max_grad_norm.filter(|norm| !(norm.is_finite() && *norm > 0.0)) {
             let fault = "a norm is a number above 0".into();
             return Err(Error::Option { option: "max-grad-norm", value: norm.to_string(), fault });
+        }
+        if let Some(z) = self.max_loss_z.filter(|z| !(z.is_finite() && *z > 0.0)) {
+            let fault = "a number of standard deviations above 0".into();
+            return Err(Error::Option { option: "max-loss-z", value: z.to_string(), fault });
         }
         if let Some(folder) = self.spill_folder.as_ref().filter(|folder| !folder.is_dir()) {
             let fault = "not a folder".into();

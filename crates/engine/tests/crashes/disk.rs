@@ -298,7 +298,7 @@ impl Stored for Open {
         Ok(())
     }
 
-    fn len(&self) -> Result<u64> {
+    fn bytes(&self) -> Result<u64> {
         let mut state = self.disk.0.borrow_mut();
         state.begin(true)?;
         Ok(state.files[self.file].now.len() as u64)

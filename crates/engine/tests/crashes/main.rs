@@ -1,5 +1,8 @@
 //! The store on a disk that fails: at every operation, in every way, what is found afterwards is the old or the new, whole.
 
+// Errors of a test are looked at once and dropped.
+#![allow(clippy::result_large_err)]
+
 mod disk;
 
 use std::io::ErrorKind;
