@@ -62,6 +62,9 @@ fn stopped_after_every_update_it_ends_with_the_same_bytes_under_any_plan_and_a_c
             let said = train(&place, method, plan).words(BRIEF).words("--resume auto").stops_early();
             assert!(said.stderr.contains(&format!("Stopped after update {} of 6", at + 1)), "{}", said.stderr);
             assert_eq!(said.stdout.lines().count(), 1, "more than one update: {}", said.stdout);
+            let report: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
+            let [held, planned] = ["peak_rss_bytes", "planned_peak_bytes"].map(|name| report[name].as_u64().unwrap());
+            assert!(held <= planned, "{method} {plan}: {held} bytes held, {planned} planned");
         }
         train(&place, method, "--resume auto").succeeds();
         assert!(bytes(&place) == bytes(&whole), "{method}");
@@ -76,6 +79,15 @@ fn stopped_after_every_update_it_ends_with_the_same_bytes_under_any_plan_and_a_c
         rest.with("--init-adapter", cold.path("half")).model(demo()).data(data()).into("adapter").succeeds();
         assert!(bytes(&cold) != bytes(&whole), "{method}: a cold start is the same");
     }
+}
+
+#[test]
+fn gradients_that_wait_for_each_other_to_stop_in_time_give_the_same_bytes() {
+    let (usual, waiting) = (Place::new(), Place::new());
+    assert!(!train(&usual, "--commit-within 10m", "").succeeds().stderr.contains("\n  gradients "));
+    let said = train(&waiting, "--commit-within 1ms", "").succeeds();
+    assert!(said.stderr.contains("\n  gradients "), "{}", said.stderr);
+    assert!(bytes(&usual) == bytes(&waiting));
 }
 
 #[test]

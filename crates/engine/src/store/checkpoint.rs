@@ -48,6 +48,13 @@ pub struct Checkpoints<'a> {
     next: Option<Box<dyn Stored>>,
 }
 
+/// Of the same generations.
+impl PartialEq for Checkpoints<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.folder, self.highest) == (&other.folder, other.highest)
+    }
+}
+
 impl<'a> Checkpoints<'a> {
     /// Those of the run whose adapter goes to `run`; there may be none.
     ///

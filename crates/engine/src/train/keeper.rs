@@ -46,20 +46,17 @@ pub struct Keeper {
     chunk: Vec<f32>,
     /// The updates and the moment of the last checkpoint.
     last: Option<(usize, Duration)>,
-    _lock: RunLock,
-    _ground: Ground,
+    /// Held from the moment that something is written on.
+    lock: Option<(RunLock, Ground)>,
 }
 
 impl Keeper {
-    /// Takes the adapter's folder, and looks for an earlier run as `options` say.
+    /// Looks for an earlier run as `options` say, and writes nothing yet.
     ///
     /// # Errors
-    /// When another run writes there, one waits there that was not asked for, or none is where one should be.
+    /// When one waits there that was not asked for, or none is where one should be.
     pub fn open(options: &TrainOptions) -> Result<Self> {
         let run = &options.adapter_path;
-        let ground = Ground { run: run.clone(), existing: closest_folder(run).into() };
-        let lock = RunLock::take(run)?;
-        settle(&Files, run)?;
         let mut checkpoints = Checkpoints::of(&Files, run)?;
         let same = |folder: &Path| folder.canonicalize().ok() == run.canonicalize().ok();
         let from = match &options.keeping.resume {
@@ -72,12 +69,11 @@ impl Keeper {
             Resume::Auto => checkpoints.newest()?,
             Resume::Never => {
                 check_nothing_waits(&mut checkpoints, run)?;
-                checkpoints.clear()?;
                 None
             }
         };
         let chunk = vec![0.0; CHUNK / 4];
-        Ok(Self { checkpoints, from, terms: None, room: 0, chunk, last: None, _lock: lock, _ground: ground })
+        Ok(Self { checkpoints, from, terms: None, room: 0, chunk, last: None, lock: None })
     }
 
     /// Whether an earlier run is gone on with.
@@ -85,10 +81,11 @@ impl Keeper {
         self.from.is_some()
     }
 
-    /// Takes the state of the earlier run over, or makes the first checkpoint of a new one; and takes the space for the next.
+    /// Takes the adapter's folder; takes the state of the earlier run over, or makes the first checkpoint of a new one; and takes the space
+    /// for the next.
     ///
     /// # Errors
-    /// When the earlier run had other terms, or the disk fails.
+    /// When another run writes there, the earlier run had other terms, or the disk fails.
     pub fn begin(
         &mut self,
         terms: Terms,
@@ -97,7 +94,19 @@ impl Keeper {
         graph: &Graph,
         now: Duration,
     ) -> Result<(Progress, Option<PathBuf>)> {
+        let run = &options.adapter_path;
+        let ground = Ground { run: run.clone(), existing: closest_folder(run).into() };
+        self.lock = Some((RunLock::take(run)?, ground));
+        settle(&Files, run)?;
+        if Checkpoints::of(&Files, run)? != self.checkpoints {
+            let fault = "another run wrote here meanwhile".into();
+            return Err(Error::Option { option: "adapter-path", value: run.display().to_string(), fault });
+        }
         let from = self.from.take();
+        if from.is_none() {
+            // What is worth nothing: `open` has looked.
+            self.checkpoints.clear()?;
+        }
         let path = from.as_ref().map(|saved| saved.path().to_path_buf());
         let progress = match from {
             Some(saved) => {

@@ -153,11 +153,14 @@ fn programs(plan: &Plan) -> Vec<&Program> {
     [&plan.program].into_iter().chain(&plan.validation).collect()
 }
 
-/// Where gradients are applied as they come, a step that has begun to do so has to be finished. One whose rest takes longer than `within`
-/// waits with all of them instead, where the budget has room for that.
+/// How many times longer than predicted a step may take on a machine that does other things too.
+const BUSY: f64 = 4.0;
+
+/// Where gradients are applied as they come, a step that has begun to do so has to be finished. One whose rest may take longer than
+/// `within` waits with all of them instead, where the budget has room for that.
 fn in_time(task: Task, plan: Plan, bytes: Option<usize>, within: Duration) -> Result<(Task, Plan)> {
     // The forward pass is a third of a step.
-    let rest = plan.seconds() * 2.0 / 3.0;
+    let rest = plan.seconds() * 2.0 / 3.0 * BUSY;
     match bytes {
         Some(bytes) if task.mode == Mode::TrainAndUpdate && rest > within.as_secs_f64() => {
             Ok(task.waiting(&plan, bytes)?.unwrap_or((task, plan)))
