@@ -5,6 +5,7 @@ mod breakdown;
 mod failure;
 mod memory;
 mod metadata;
+mod pauses;
 mod peers;
 mod process;
 mod ratios;
@@ -71,6 +72,8 @@ enum Command {
     Breakdown(breakdown::Options),
     /// Set an exact step beside two forward passes, longer records beside shorter ones, and two threads beside one.
     Ratios(ratios::Options),
+    /// Pause a run at random moments, and print how long it takes until its state is on disk.
+    Pauses(pauses::Options),
     /// Run as many steps as each line of standard input says; for `peers`.
     #[command(hide = true)]
     Steps(steps::Options),
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         Command::Peers(options) => peers::run(&options),
         Command::Breakdown(options) => breakdown::run(&options),
         Command::Ratios(options) => ratios::run(&options),
+        Command::Pauses(options) => pauses::run(&options),
         Command::Steps(options) => steps::run(&options),
     };
     match result {

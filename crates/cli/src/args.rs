@@ -7,7 +7,7 @@ pub use data::DataArgs;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pocketune::train::{PrecisionChoice, RunOptions};
+use pocketune::train::{Every, Keeping, PrecisionChoice, Resume, RunOptions, parse_time};
 
 /// Fine-tune a language model on the device that holds the data, with exact gradients and a known peak of memory.
 #[derive(Parser)]
@@ -205,10 +205,34 @@ pub struct TrainArgs {
     /// Scale an update's gradients down to this norm; they wait for each other then.
     #[arg(long, allow_negative_numbers = true)]
     pub max_grad_norm: Option<f32>,
+    /// Skip updates whose loss lies this many standard deviations above the usual.
+    #[arg(long, value_name = "Z", allow_negative_numbers = true)]
+    pub max_loss_z: Option<f64>,
+    #[command(flatten)]
+    pub keeping: KeepingArgs,
     #[command(flatten)]
     pub records: DataArgs,
     #[command(flatten)]
     pub run: RunArgs,
+}
+
+#[derive(Args)]
+pub struct KeepingArgs {
+    /// Go on with a run that stopped: `auto` takes the one in the adapter's folder where one waits there, a folder the one in it.
+    #[arg(long, value_name = "auto|DIR")]
+    pub resume: Option<PathBuf>,
+    /// Go on even where data or options differ, but for those that the state depends on.
+    #[arg(long, requires = "resume")]
+    pub allow_changed: bool,
+    /// How often the state goes to disk, in updates or time: 20, 30s, 5m [default: 60s].
+    #[arg(long, value_name = "N|TIME", allow_hyphen_values = true)]
+    pub commit_every: Option<String>,
+    /// How soon after a signal the state should be on disk; long steps wait with their gradients for it [default: 1s].
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub commit_within: Option<String>,
+    /// Stop after this time, to be gone on with by --resume: 90s, 20m, 1.5h.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub time_limit: Option<String>,
 }
 
 #[derive(Args)]
@@ -368,6 +392,26 @@ pub enum PrecisionArg {
     Auto,
     F32,
     Bf16,
+}
+
+impl KeepingArgs {
+    /// As the engine takes it.
+    pub fn options(&self) -> Result<Keeping, crate::Failure> {
+        let time = |option, text: &str| parse_time(option, text).map_err(crate::Failure::new);
+        let every = |text: &str| Every::parse("commit-every", text).map_err(crate::Failure::new);
+        let default = Keeping::default();
+        Ok(Keeping {
+            resume: match &self.resume {
+                None => Resume::Never,
+                Some(word) if word.as_os_str() == "auto" => Resume::Auto,
+                Some(folder) => Resume::From(folder.clone()),
+            },
+            allow_changed: self.allow_changed,
+            every: self.commit_every.as_deref().map_or(Ok(default.every), every)?,
+            within: self.commit_within.as_deref().map_or(Ok(default.within), |text| time("commit-within", text))?,
+            time_limit: self.time_limit.as_deref().map(|text| time("time-limit", text)).transpose()?,
+        })
+    }
 }
 
 impl RunArgs {

@@ -13,6 +13,7 @@ mod memory_bar;
 mod plan;
 mod progress;
 mod pull;
+mod signals;
 mod trace;
 mod train;
 
@@ -26,8 +27,9 @@ use args::{Cli, Command, DataCommand};
 
 fn main() -> ExitCode {
     pocketune::store::outlive_file_limits();
+    let mut stopped = false;
     let result = understood().and_then(|(cli, matches)| match cli.command {
-        Command::Train(args) => train::run(args, &matches),
+        Command::Train(args) => train::run(args, &matches).map(|end| stopped = matches!(end, train::End::Stopped)),
         Command::Plan(args) => plan::run(*args),
         Command::Eval(args) => eval::run(args),
         Command::Data(DataCommand::Preview(args)) => data::preview(&args),
@@ -49,6 +51,8 @@ fn main() -> ExitCode {
         Command::Man => manual(),
     });
     match result {
+        // What sysexits.h calls a temporary failure: the same command with --resume goes on.
+        Ok(()) if stopped => ExitCode::from(75),
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(message)) => {
             // Standard error may be closed; there is nobody left to tell then.

@@ -56,7 +56,7 @@ impl Printer {
     }
 
     /// Takes the moving line away, so that whole lines can be printed.
-    fn clear(&mut self) {
+    pub fn clear(&mut self) {
         if let Some(line) = &mut self.line
             && line.drawn.take().is_some()
         {
@@ -145,6 +145,22 @@ impl Host for Printer {
             Event::Laid { packed, passes, filled } if !self.quiet => data::note_passes(packed, passes, filled),
             Event::Prepared(_) | Event::Laid { .. } => {}
             Event::Measured(alone) => self.note(&products_alone(alone)),
+            Event::Resumed { iter, from } => {
+                self.note(&format!("Resuming after update {iter} ({})", from.display()));
+            }
+            Event::Committed { .. } => {}
+            Event::Paused { iter } => self.note(&format!("Paused after update {iter}; the state is on disk")),
+            Event::Continued => self.note("Going on"),
+            Event::Moved { plan, bytes } => {
+                self.note(&format!("Plan: moved to a peak of {} of {}", mib(plan.peak()), mib(bytes)));
+                self.note(&format!("Plan: {}", crate::plan::how(plan)));
+            }
+            Event::Skipped { iter, loss } => {
+                self.note(&format!("Iter {iter}: skipped, its numbers are bad (loss {loss:.3})"));
+            }
+            Event::WentBack { iter, scale } => {
+                self.note(&format!("Back to the state after update {iter}; learning rates are multiplied by {scale}"));
+            }
             Event::Saved(folder) => self.note(&format!("Saved the adapter to {}", folder.display())),
         }
     }

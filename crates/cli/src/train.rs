@@ -6,8 +6,9 @@ use clap::{ArgMatches, CommandFactory, ValueEnum};
 use pocketune::graph::{Layers, LoraSpec, Target};
 use pocketune::model::{Model, Source};
 use pocketune::plan::{Machine, Plan, PolicyName};
+use pocketune::store::hidden_folder;
 use pocketune::train::{
-    Budget, DataOptions, DataSource, Decay, LoraChoice, Optimizer, PolicyChoice, Sampling, Schedule, Summary,
+    Budget, DataOptions, DataSource, Decay, Ending, LoraChoice, Optimizer, PolicyChoice, Sampling, Schedule, Summary,
     TrainOptions, train,
 };
 
@@ -15,10 +16,16 @@ use crate::args::{CheckpointArg, Cli, LogArg, OptimizerArg, SchedulerArg, TrainA
 use crate::memory_bar::{bar, mib};
 use crate::progress::Printer;
 use crate::trace::Trace;
-use crate::{Failure, config, demo, generate, note, say};
+use crate::{Failure, config, demo, generate, note, say, signals};
+
+/// How a run ended that did not fail.
+pub enum End {
+    Done,
+    Stopped,
+}
 
 /// Trains; without a model, the built-in one, with a sample before and after.
-pub fn run(args: Box<TrainArgs>, typed: &ArgMatches) -> Result<(), Failure> {
+pub fn run(args: Box<TrainArgs>, typed: &ArgMatches) -> Result<End, Failure> {
     let built_in = match (&args.model, &args.data) {
         (None, None) => true,
         (Some(_), Some(_)) => false,
@@ -33,14 +40,21 @@ pub fn run(args: Box<TrainArgs>, typed: &ArgMatches) -> Result<(), Failure> {
     if args.print_config {
         options.check().map_err(Failure::new)?;
         say(&kept);
-        return Ok(());
+        return Ok(End::Done);
     }
     options.kept = Some(kept);
     let trace = args.memory_trace.as_deref().map(Trace::start).transpose()?;
     let prompt = args.sample.as_deref().or(built_in.then_some(demo::PROMPT));
     let before = prompt.map(|prompt| sample(&options, prompt, false)).transpose()?;
     let mut printer = Printer::new(log, args.quiet, trace);
-    let summary = train(&options, &mut printer).map_err(Failure::of_run)?;
+    let summary = match train(&options, &mut printer, &signals::heeded()).map_err(Failure::of_run)? {
+        Ending::Done(summary) => summary,
+        Ending::Stopped { iter, iters } => {
+            printer.clear();
+            note(&how_to_go_on(&options, iter, iters));
+            return Ok(End::Stopped);
+        }
+    };
     if let Some(path) = printer.finish(&summary)? {
         note(&format!("Drew one step as planned and as measured to {}", path.display()));
     }
@@ -52,7 +66,17 @@ pub fn run(args: Box<TrainArgs>, typed: &ArgMatches) -> Result<(), Failure> {
         }
         say(&next(&args));
     }
-    Ok(())
+    Ok(End::Done)
+}
+
+fn how_to_go_on(options: &TrainOptions, iter: usize, iters: usize) -> String {
+    match iter {
+        0 => "Stopped before the first update; nothing was kept.".into(),
+        _ => format!(
+            "Stopped after update {iter} of {iters}; the same command with --resume auto goes on ({}).",
+            hidden_folder(&options.adapter_path).display()
+        ),
+    }
 }
 
 pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure> {
@@ -129,6 +153,8 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         budget: args.run.budget()?,
         spill_folder: args.spill_dir.clone(),
         max_grad_norm: args.max_grad_norm,
+        max_loss_z: args.max_loss_z,
+        keeping: args.keeping.options()?,
         run: args.run.options(),
         kept: None,
     })
@@ -218,6 +244,9 @@ fn closing(summary: &Summary, took: Duration) -> String {
         mib(summary.peak.anon),
         bar(summary.peak.total, summary.plan.peak(), 40)
     );
+    if summary.skipped > 0 {
+        text.push_str(&format!("  skipped {} updates whose numbers were bad\n", summary.skipped));
+    }
     match summary.valid {
         Some((before, after)) => {
             text.push_str(&format!(

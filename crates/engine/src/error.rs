@@ -58,6 +58,14 @@ pub enum Error {
         /// What is wrong with it.
         fault: String,
     },
+    /// What an earlier run left can't be taken up.
+    #[error("{}: {fault}", path.display())]
+    Checkpoint {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why not.
+        fault: String,
+    },
     /// A file or folder could not be written or read.
     #[error("{}: {source}", path.display())]
     Io {
@@ -69,6 +77,9 @@ pub enum Error {
     /// The system lacks something the run needs.
     #[error("{0}")]
     System(String),
+    /// A step was abandoned because its user asked to stop; what it would have changed is as before.
+    #[error("stopped as asked")]
+    Stopped,
     /// The numbers of a step are unusable.
     #[error("{0}")]
     Numbers(String),

@@ -1,13 +1,27 @@
-//! Every write of the program. A file appears under its final name whole or not at all.
+//! Every write of the program. What lies under a final name is whole: the old or the new, never between. All of it goes through
+//! [`Storage`], which tests replace by one that crashes; files without a name, which no crash can leave half, are the system's own.
 
-mod atomic;
+mod checkpoint;
 mod file;
+mod folder;
+mod lock;
 mod profile;
 mod spill;
+mod storage;
 mod tokens;
 
-pub use atomic::{FolderWriter, check_writable};
-pub use file::{check_file, write_file};
+use std::path::{Path, PathBuf};
+
+pub use checkpoint::{Body, CHUNK, Checkpoints, Saved};
+pub use file::{check_file, check_writable, write_file};
+pub use folder::{FolderWriter, settle};
+pub use lock::RunLock;
 pub use profile::{find_profile, keep_profile, processor};
 pub use spill::{forget, outlive_file_limits, spill_file};
+pub use storage::{Files, Storage, Stored};
 pub use tokens::{TokenFile, TokenWriter, token};
+
+/// Where a run keeps what is not its result, inside the folder of its adapter.
+pub fn hidden_folder(run: &Path) -> PathBuf {
+    run.join(".pocketune")
+}

@@ -25,3 +25,9 @@ pub fn scale(pool: &Pool, a: &mut [f32], by: f32) {
 pub fn square_sum(g: &[f32]) -> f64 {
     g.iter().map(|&g| f64::from(g) * f64::from(g)).sum()
 }
+
+/// Whether every element is a finite number.
+pub fn all_finite(x: &[f32]) -> bool {
+    // A float is finite where its exponent is not all ones; an OR over whole chunks, without a way out, runs in lanes.
+    x.chunks(1024).all(|chunk| !chunk.iter().fold(false, |bad, x| bad | (x.to_bits() & 0x7f80_0000 == 0x7f80_0000)))
+}

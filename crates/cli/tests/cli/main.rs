@@ -35,6 +35,8 @@ mod picture;
 mod place;
 mod records;
 mod reports;
+mod resuming;
+mod signals;
 mod spilling;
 mod tasks;
 mod validating;

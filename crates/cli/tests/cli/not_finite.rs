@@ -104,5 +104,6 @@ fn infinity_in_a_norm_is_named_before_the_first_step() {
 fn a_learning_rate_that_tears_the_adapter_apart_ends_without_one() {
     let place = Place::new();
     let train = place.pocketune("train --iters 9 --learning-rate 1e38").model(demo()).data(demo_data()).into("out");
-    train.stops(&["the loss of update 2 is", "--learning-rate"]);
+    let said = train.stops(&["the loss of update ", "--learning-rate"]);
+    assert_eq!(said.matches("Back to the state after update 0").count(), 4, "{said}");
 }

@@ -144,6 +144,15 @@ impl Run<'_> {
         said
     }
 
+    /// Runs; it must stop early, with a line that says how to go on.
+    pub fn stops_early(self) -> Said {
+        let (status, said) = wait(self.start());
+        assert_eq!(status.code(), Some(75), "{status}: {}", said.stderr);
+        let last = said.stderr.lines().last().unwrap_or_default();
+        assert!(last.starts_with("Stopped "), "{}", said.stderr);
+        said
+    }
+
     /// Runs; it must refuse with one line, say each of `words` in it, and leave nothing behind.
     pub fn refuses(self, words: &[&str]) {
         let said = self.stops(words);

@@ -40,14 +40,13 @@ fn a_spill_file_that_finds_no_space_stops_the_run_before_its_first_step() {
 }
 
 #[test]
-fn an_adapter_that_finds_no_space_leaves_the_one_that_was_there() {
+fn a_run_that_finds_no_space_for_its_state_leaves_the_adapter_that_was_there() {
     let place = Place::new();
     let train = || place.pocketune("train --iters 1 --batch-size 1").model(demo()).data(demo_data()).into("adapter");
-    train().through(SMALL_FILES).fails(&["adapter_model.safetensors"]);
-    assert!(!place.path("adapter").exists(), "half an adapter was left");
+    train().through(SMALL_FILES).stops(&["bytes for a checkpoint"]);
     train().succeeds();
     let before = adapters::bytes(&place.path("adapter"));
-    train().words("--learning-rate 1e-2").through(SMALL_FILES).fails(&["adapter_model.safetensors"]);
+    train().words("--learning-rate 1e-2").through(SMALL_FILES).stops(&["bytes for a checkpoint"]);
     assert!(adapters::bytes(&place.path("adapter")) == before);
 }
 
@@ -56,16 +55,53 @@ fn an_adapter_that_finds_no_space_leaves_the_one_that_was_there() {
 fn a_full_disk_stops_the_run_before_its_first_step() {
     let place = Place::new();
     let folder = spill_folder(&place);
-    // A file system of 128 KiB that only the run sees.
-    let mount = format!("mount -t tmpfs -o size=128k none '{}'", folder.display());
+    let Some(script) = on_a_small_disk(&folder, "128k", "exec \"$@\"") else { return };
+    let run = train(&place, "adapter").with("--spill-dir", &folder);
+    run.through(&script).stops(&["bytes for the spill file", "No space left"]);
+}
+
+/// Runs `script` with a file system of `size` in `folder` that only it sees; `None` where none can be mounted.
+#[cfg(target_os = "linux")]
+fn on_a_small_disk(folder: &std::path::Path, size: &str, script: &str) -> Option<String> {
+    let mount = format!("mount -t tmpfs -o size={size} none '{}'", folder.display());
     let unshared = |script: &str| format!("exec unshare --mount sh -c '{}' sh \"$@\"", script.replace('\'', "'\\''"));
     let probe = std::process::Command::new("sh").arg("-c").arg(unshared(&mount)).output().unwrap();
     if !probe.status.success() {
         println!("skipped: no file system can be mounted here: {}", String::from_utf8_lossy(&probe.stderr));
-        return;
+        return None;
     }
-    let run = train(&place, "adapter").with("--spill-dir", &folder);
-    run.through(&unshared(&format!("{mount} && exec \"$@\""))).stops(&["bytes for the spill file", "No space left"]);
+    Some(unshared(&format!("{mount} || exit 7; {script}")))
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_that_is_full_for_the_state_stops_the_run_before_its_first_step() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("adapter")).unwrap();
+    // One checkpoint of 1.3 MB fits, and not the space for the next.
+    let Some(script) = on_a_small_disk(&place.path("adapter"), "2m", "exec \"$@\"") else { return };
+    let run = place.pocketune("train --iters 4 --batch-size 1").model(demo()).data(demo_data()).into("adapter");
+    run.through(&script).stops(&["bytes for a checkpoint", "No space left"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_that_fills_up_while_a_run_goes_on_does_not_stop_it() {
+    fn train(place: &Place) -> Run<'_> {
+        let run = place.pocketune("train --iters 150 --batch-size 1 --max-seq-length 32 --commit-every 1");
+        run.model(demo()).data(demo_data().join("train.jsonl")).into("adapter")
+    }
+    let (place, whole) = (Place::new(), Place::new());
+    std::fs::create_dir(place.path("adapter")).unwrap();
+    // Once three files of state are there, all that comes is written into one of them.
+    let script = "\"$@\" & cd adapter; while ! ls .pocketune/*[1-9]?.checkpoint; do kill -0 $! || exit 9; done >/dev/null 2>&1; \
+        dd if=/dev/zero of=rest bs=4k; echo full; wait $! || exit 8; cp adapter_model.safetensors ..";
+    let Some(script) = on_a_small_disk(&place.path("adapter"), "6m", script) else { return };
+    let said = train(&place).through(&script).succeeds();
+    assert!(said.stdout.contains("full"), "{}", said.stderr);
+    let survived = std::fs::read(place.path("adapter_model.safetensors")).unwrap();
+    train(&whole).succeeds();
+    assert!(survived == adapters::bytes(&whole.path("adapter")));
 }
 
 #[cfg(target_os = "linux")]

@@ -2,9 +2,12 @@
 
 mod alone;
 mod head;
+mod state;
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::matmul::{Ctx, Low, LowRank, Start, Weight, matvec, nn, nt, tn};
@@ -22,6 +25,7 @@ use crate::store;
 
 pub use alone::Alone;
 use head::Head;
+use state::failed;
 
 /// The label of a row that has none.
 pub const NO_LABEL: u32 = u32::MAX;
@@ -106,6 +110,12 @@ pub struct Cpu {
     tickets: Vec<Ticket>,
     /// Sums of squares of the gradients applied last, where asked for.
     watch: Option<Vec<f64>>,
+    /// Anything but zero in it asks to abandon the step.
+    stop: Arc<AtomicU8>,
+    /// A mean loss that is not below this ends a training pass before its backward part.
+    loss_limit: f64,
+    /// Gradients that were not applied because they are not finite.
+    refused: usize,
 }
 
 impl Cpu {
@@ -124,19 +134,44 @@ impl Cpu {
     ) -> Result<Self> {
         let pool = Pool::new(machine.threads)
             .map_err(|error| Error::System(format!("{} threads: {error}", machine.threads)))?;
+        let ranks = graph.params.iter().map(|param| (param.rank, param.cols)).collect();
+        let mut cpu = Self {
+            machine,
+            pool,
+            weights,
+            layout: Layout::default(),
+            ranks,
+            arena: Arena::new(0)?,
+            disk: None,
+            states_at: 0,
+            tickets: Vec::new(),
+            watch: None,
+            stop: Arc::default(),
+            loss_limit: f64::INFINITY,
+            refused: 0,
+        };
+        cpu.lay_out(graph, layout, programs, folder)?;
+        Ok(cpu)
+    }
+
+    /// Gives up what it holds and sets up for other programs over the same graph. All that was learnt is gone with the arena.
+    ///
+    /// # Errors
+    /// As [`Cpu::new`].
+    pub fn lay_out(&mut self, graph: &Graph, layout: Layout, programs: &[&Program], folder: &Path) -> Result<()> {
+        // First what was there: two arenas at once would be more than any plan has.
+        (self.arena, self.disk) = (Arena::new(0)?, None);
         let most = |of: fn(&Program) -> usize| programs.iter().map(|program| of(program)).max().unwrap_or(0);
         let mut arena = Arena::new(layout.len + most(|program| program.len))?;
-        let states_at = most(|program| program.spill);
-        let on_disk = states_at + layout.paged_len;
-        let disk = if on_disk == 0 {
-            None
-        } else {
+        self.states_at = most(|program| program.spill);
+        let on_disk = self.states_at + layout.paged_len;
+        if on_disk > 0 {
             let file = store::spill_file(folder, on_disk * 4)?;
-            Some(Disk::new(file).map_err(|error| Error::System(format!("the disk's thread: {error}")))?)
-        };
-        let tickets = vec![Ticket::default(); most(|program| program.buffers.len())];
+            self.disk = Some(Disk::new(file).map_err(|error| Error::System(format!("the disk's thread: {error}")))?);
+        }
+        self.tickets = vec![Ticket::default(); most(|program| program.buffers.len())];
         for (id, decl) in graph.vectors.iter().enumerate() {
-            weights.read_vector(VectorId(id), decl.plus, arena.get_mut(layout.vectors[id].range()))?;
+            self.weights.read_vector(VectorId(id), decl.plus, arena.get_mut(layout.vectors[id].range()))?;
         }
         for (rope, span) in graph.ropes.iter().zip(&layout.ropes) {
             let half = rope.frequencies.len();
@@ -147,8 +182,28 @@ impl Cpu {
                 }
             }
         }
-        let ranks = graph.params.iter().map(|param| (param.rank, param.cols)).collect();
-        Ok(Self { machine, pool, weights, layout, ranks, arena, disk, states_at, tickets, watch: None })
+        (self.arena, self.layout) = (arena, layout);
+        Ok(())
+    }
+
+    /// From now on a run ends with [`Error::Stopped`] soon after `stop` is not zero, unless a gradient of it has been applied already:
+    /// then it is finished, so that there is never half an update.
+    pub fn heed(&mut self, stop: Arc<AtomicU8>) {
+        self.stop = stop;
+    }
+
+    /// From now on a training pass whose mean loss is not below `limit` ends there: nothing is applied, and its outcome says why.
+    pub fn limit_loss(&mut self, limit: f64) {
+        self.loss_limit = limit;
+    }
+
+    /// How many gradients were not applied since the last call, because they are not finite.
+    pub fn refused(&mut self) -> usize {
+        std::mem::take(&mut self.refused)
+    }
+
+    fn unless_stopping(&self) -> Result<()> {
+        if self.stop.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(Error::Stopped) }
     }
 
     /// The model's tensors.
@@ -214,6 +269,11 @@ impl Cpu {
         Ok(())
     }
 
+    /// Whether all gradient sums are finite.
+    pub fn grads_are_finite(&self) -> bool {
+        self.layout.grads.iter().all(|span| elementwise::all_finite(self.arena.get(span.range())))
+    }
+
     /// The norm of all gradient sums together.
     pub fn grad_norm(&self) -> f64 {
         self.layout.grads.iter().map(|span| elementwise::square_sum(self.arena.get(span.range()))).sum::<f64>().sqrt()
@@ -222,7 +282,7 @@ impl Cpu {
     /// Runs `program` on `batch`, `past` tokens of which are in the cache already, applying gradients with `rule`.
     ///
     /// # Errors
-    /// When the disk fails.
+    /// When the disk fails, or when it was asked to stop.
     pub fn run(&mut self, program: &Program, batch: Batch, past: usize, rule: Option<Rule>) -> Result<Outcome> {
         self.run_watched(program, batch, past, rule, &mut |_| {})
     }
@@ -230,8 +290,24 @@ impl Cpu {
     /// As [`Cpu::run`], calling `done` after every instruction.
     ///
     /// # Errors
-    /// When the disk fails.
+    /// When the disk fails, or when it was asked to stop.
     pub fn run_watched(
+        &mut self,
+        program: &Program,
+        batch: Batch,
+        past: usize,
+        rule: Option<Rule>,
+        done: &mut dyn FnMut(&Instr),
+    ) -> Result<Outcome> {
+        let result = self.walk(program, batch, past, rule, done);
+        // Whatever ended it early, the disk's thread no longer reads or writes what the next run will use.
+        if let Some(disk) = &self.disk {
+            disk.settle();
+        }
+        result
+    }
+
+    fn walk(
         &mut self,
         program: &Program,
         batch: Batch,
@@ -244,6 +320,8 @@ impl Cpu {
         let mut outcome = Outcome::default();
         let mut regions = program.regions.iter();
         let mut region = regions.next();
+        let trains = matches!(program.mode, Mode::TrainAndUpdate | Mode::Accumulate);
+        let mut updated = false;
         let mut at = 0;
         while at < program.instrs.len() {
             let (end, rows) = match region {
@@ -257,8 +335,17 @@ impl Cpu {
             while start < n || (start == 0 && n == 0) {
                 let window = start..(start + rows).min(n);
                 for instr in &program.instrs[at..end] {
+                    if !updated {
+                        self.unless_stopping()?;
+                    }
                     self.step(program, instr, batch, window.clone(), past, rule, &mut outcome)?;
                     done(instr);
+                    updated |= matches!(instr, Instr::Update { .. });
+                    // A loss that is no number is not below either.
+                    let fine = outcome.loss / (outcome.targets.max(1) as f64) < self.loss_limit;
+                    if trains && matches!(instr, Instr::CrossEntropy { .. }) && !fine {
+                        return Ok(outcome);
+                    }
                 }
                 start += rows;
             }
@@ -438,7 +525,7 @@ impl Cpu {
             Instr::Copy { from, to } => w(to).copy_from_slice(r(from)),
             Instr::CrossEntropy { weight, bias, loss, x, gx, work } => {
                 let head = Head { weight, bias: bias.map(vector), loss, stream: program.stream };
-                *outcome = self.cross_entropy(head, r(x), gx.map(w), w(work), batch);
+                *outcome = self.cross_entropy(head, r(x), gx.map(w), w(work), batch)?;
             }
             Instr::Logits { weight, bias, x, out, scratch } => {
                 let (weight, first) =
@@ -481,15 +568,18 @@ impl Cpu {
         }
     }
 
-    /// Applies one gradient; `room` holds a state that waits on disk meanwhile.
+    /// Applies one gradient, if it is finite; `room` holds a state that waits on disk meanwhile.
     fn update(&mut self, param: ParamId, grad: &[f32], room: Option<&mut [f32]>, rule: Rule) -> Result<()> {
         if let Some(watch) = &mut self.watch {
             watch[param.0] = elementwise::square_sum(grad);
         }
+        if !elementwise::all_finite(grad) {
+            self.refused += 1;
+            return Ok(());
+        }
         let isa = self.machine.isa;
         // SAFETY: the layout keeps a matrix, its states and all gradients apart.
         let matrix = unsafe { self.arena.write(self.layout.param(param).range()) };
-        let failed = |error: std::io::Error| Error::System(format!("the spill file failed: {error}"));
         let paged = self.layout.paged.get(param.0).map(|at| self.states_at + at);
         let state = match (room, paged) {
             (Some(room), Some(at)) => {

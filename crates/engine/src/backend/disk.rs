@@ -108,6 +108,14 @@ impl Disk {
         queue.failed.map_or(Ok(()), |kind| Err(Error::new(kind, "the spill file failed")))
     }
 
+    /// Waits until every request is done, be it in vain: the memory that was lent is the lender's again.
+    pub fn settle(&self) {
+        let mut queue = self.shared.queue.lock().expect("the disk thread does not panic");
+        while queue.done < queue.asked {
+            queue = self.shared.changed.wait(queue).expect("the disk thread does not panic");
+        }
+    }
+
     /// Reads at once.
     ///
     /// # Errors

@@ -70,7 +70,12 @@ impl MemoryPlan {
 
     /// The peak of the whole process.
     pub fn peak(&self) -> usize {
-        (self.process + self.anonymous() + self.weights).max(self.preparation)
+        self.standing().max(self.preparation)
+    }
+
+    /// What the process holds while steps run.
+    pub fn standing(&self) -> usize {
+        self.process + self.anonymous() + self.weights
     }
 
     /// What the run takes beside what the process has and what is mapped.

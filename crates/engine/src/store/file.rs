@@ -1,12 +1,26 @@
 //! One file, put in place whole. It replaces a file or makes one; a device, a folder or a pipe in its place is refused.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{Error as IoError, ErrorKind, Write};
+use std::fs;
+use std::io::{Error as IoError, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use super::atomic::{check_writable, create};
+use super::storage::{Files, Storage};
 use crate::error::{Error, Result};
+
+/// Checks before a long run that `folder` can be made and written to at its end, and leaves nothing behind.
+///
+/// # Errors
+/// When it can't, or when something that is no folder is in its place.
+pub fn check_writable(folder: &Path) -> Result<()> {
+    // The nearest that is there, be it a link to nowhere; the folders between it and the last are made at the end.
+    let existing = folder.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(Path::new("."));
+    if !existing.is_dir() {
+        return Err(Error::io(existing, ErrorKind::NotADirectory.into()));
+    }
+    let probe = existing.join(format!(".pocketune-probe-{}", std::process::id()));
+    Files.create(&probe).and_then(|_| Files.remove(&probe)).map_err(|error| Error::io(&probe, error))
+}
 
 /// Checks before a long run that a file can be put at `path` at its end.
 ///
@@ -33,15 +47,18 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     name.push(path.file_name().unwrap_or_default());
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(name);
-    let mut file = create(&temporary)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&temporary, path));
+    let written = Files.create(&temporary).and_then(|mut file| {
+        file.write_at(0, bytes)?;
+        file.sync()?;
+        Files.rename(&temporary, path)
+    });
     if let Err(error) = written {
         // Best effort on the way out of an error that is reported.
-        let _ = fs::remove_file(&temporary);
+        let _ = Files.remove(&temporary);
         return Err(Error::io(path, error));
     }
     let folder = folder(path);
-    File::open(&folder).and_then(|folder| folder.sync_all()).map_err(|error| Error::io(folder, error))
+    Files.sync_folder(&folder).map_err(|error| Error::io(folder, error))
 }
 
 fn folder(path: &Path) -> PathBuf {

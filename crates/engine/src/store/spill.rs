@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::storage::allocate;
 use crate::error::{Error, Result};
 
 /// Creates a file without a name in `folder`, readable by its owner alone.
@@ -43,18 +44,7 @@ pub fn spill_file(folder: &Path, bytes: usize) -> Result<File> {
     let full = |error: std::io::Error| {
         Error::System(format!("{}: {bytes} bytes for the spill file: {error}", folder.display()))
     };
-    #[cfg(target_os = "linux")]
-    {
-        use std::os::fd::AsRawFd;
-        let len = i64::try_from(bytes).map_err(|_| full(std::io::ErrorKind::FileTooLarge.into()))?;
-        // SAFETY: a plain system call on a descriptor that `file` owns.
-        let code = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) };
-        if code != 0 {
-            return Err(full(std::io::Error::from_raw_os_error(code)));
-        }
-    }
-    #[cfg(not(target_os = "linux"))]
-    file.set_len(bytes as u64).map_err(full)?;
+    allocate(&file, bytes as u64).map_err(full)?;
     Ok(file)
 }
 

@@ -8,6 +8,8 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use sha2::{Digest, Sha256};
+
 use crate::error::{Error, Result};
 
 const TARGET: u32 = 1 << 31;
@@ -19,6 +21,7 @@ pub struct TokenWriter {
     ends: Vec<u64>,
     tokens: u64,
     longest: usize,
+    hash: Sha256,
 }
 
 impl TokenWriter {
@@ -29,7 +32,8 @@ impl TokenWriter {
     pub fn new(folder: &Path) -> Result<Self> {
         let path = folder.join("the token file");
         let file = super::spill::nameless(folder, "tokens")?;
-        Ok(Self { out: BufWriter::with_capacity(1 << 16, file), path, ends: Vec::new(), tokens: 0, longest: 0 })
+        let (out, hash) = (BufWriter::with_capacity(1 << 16, file), Sha256::new());
+        Ok(Self { out, path, ends: Vec::new(), tokens: 0, longest: 0, hash })
     }
 
     /// Adds a record; `target[i]` says whether token `i` counts in the loss.
@@ -40,7 +44,10 @@ impl TokenWriter {
         for (&id, &target) in ids.iter().zip(target) {
             let word = id | if target { TARGET } else { 0 };
             self.out.write_all(&word.to_le_bytes()).map_err(|error| Error::io(&self.path, error))?;
+            self.hash.update(word.to_le_bytes());
         }
+        // No word is all ones: it ends the record.
+        self.hash.update(u32::MAX.to_le_bytes());
         self.tokens += ids.len() as u64;
         self.longest = self.longest.max(ids.len());
         self.ends.push(self.tokens);
@@ -53,7 +60,7 @@ impl TokenWriter {
     /// The system's.
     pub fn finish(self) -> Result<TokenFile> {
         let file = self.out.into_inner().map_err(|error| Error::io(&self.path, error.into_error()))?;
-        Ok(TokenFile { file, ends: self.ends, longest: self.longest })
+        Ok(TokenFile { file, ends: self.ends, longest: self.longest, sum: self.hash.finalize().into() })
     }
 }
 
@@ -62,9 +69,15 @@ pub struct TokenFile {
     file: File,
     ends: Vec<u64>,
     longest: usize,
+    sum: [u8; 32],
 }
 
 impl TokenFile {
+    /// The SHA-256 of all records: what a run learns from, whatever files and options it came from.
+    pub fn sum(&self) -> [u8; 32] {
+        self.sum
+    }
+
     /// Number of records.
     pub fn len(&self) -> usize {
         self.ends.len()
@@ -128,5 +141,20 @@ mod tests {
         assert_eq!(read(0), [(1, false), (2, true), (3, true)]);
         assert_eq!(read(1), []);
         assert_eq!(read(2), [(7, false)]);
+    }
+
+    #[test]
+    fn the_sum_knows_tokens_targets_and_where_records_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let sum = |records: &[(&[u32], &[bool])]| {
+            let mut writer = TokenWriter::new(folder.path()).unwrap();
+            records.iter().for_each(|(ids, target)| writer.push(ids, target).unwrap());
+            writer.finish().unwrap().sum()
+        };
+        let one = sum(&[(&[1, 2], &[true, true]), (&[3], &[true])]);
+        assert_eq!(one, sum(&[(&[1, 2], &[true, true]), (&[3], &[true])]));
+        assert_ne!(one, sum(&[(&[1], &[true]), (&[2, 3], &[true, true])]));
+        assert_ne!(one, sum(&[(&[1, 2], &[true, false]), (&[3], &[true])]));
+        assert_ne!(one, sum(&[(&[1, 2], &[true, true]), (&[4], &[true])]));
     }
 }

@@ -11,7 +11,7 @@ use pocketune_kernels::philox::Philox;
 use crate::backend::Cpu;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Layers, LoraSpec, Module, Naming, ParamId, Target};
-use crate::store::FolderWriter;
+use crate::store::{Files, FolderWriter, settle};
 
 /// The stream of random numbers that fresh adapters come from; the module's number is added.
 const INIT_STREAM: u64 = 1 << 32;
@@ -26,6 +26,15 @@ pub fn initialise(cpu: &mut Cpu, graph: &Graph, seed: u64) {
         }
         cpu.param_mut(ParamId(2 * at + 1)).fill(0.0);
     }
+}
+
+/// Opens an adapter's folder, after finishing what a run left that ended while it put its files in place.
+///
+/// # Errors
+/// When it is none.
+pub fn open(folder: &Path) -> Result<Adapter> {
+    settle(&Files, folder)?;
+    Ok(Adapter::open(folder)?)
 }
 
 /// The specification that an adapter folder was made with.

@@ -44,6 +44,11 @@ pub struct Prepared {
 }
 
 impl Prepared {
+    /// What tells the data of a run from any other: the sums of what is trained on and of what it is judged by.
+    pub fn sum(&self) -> [[u8; 32]; 2] {
+        [self.train.tokens.sum(), self.valid.as_ref().map_or([0; 32], |valid| valid.tokens.sum())]
+    }
+
     /// Tokens of the longest record of all sets.
     pub fn longest(&self) -> usize {
         let sets = [Some(&self.train), self.valid.as_ref(), self.test.as_ref()];

@@ -2,8 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use pocketune_formats::peft::Adapter;
-
 use super::options::check_batch;
 use super::planning::Task;
 use super::{Budget, DataOptions, Rows, RunOptions, adapter, prepare};
@@ -54,7 +52,7 @@ pub fn evaluate(options: &EvalOptions) -> Result<Outcome> {
 
 /// A model with its adapter, and the program of a pass over `size`: so many records of so many tokens at most.
 pub(super) fn ready(options: &EvalOptions, model: Model, size: (usize, usize)) -> Result<(Cpu, Program)> {
-    let saved = options.adapter.as_ref().map(|folder| Ok::<_, Error>((folder, Adapter::open(folder)?))).transpose()?;
+    let saved = options.adapter.as_ref().map(|folder| Ok::<_, Error>((folder, adapter::open(folder)?))).transpose()?;
     let lora = saved.as_ref().map(|(folder, saved)| adapter::spec(folder, saved)).transpose()?;
     let graph = model.config.graph(lora.as_ref())?;
     let weights = Weights::bind(model.files, &model.config, &graph)?;

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use pocketune_formats::peft::Adapter;
 use pocketune_kernels::philox::Philox;
 
 use super::planning::Task;
@@ -81,7 +80,7 @@ impl Generator {
             return Err(Error::Option { option: "max-tokens", value: "…".into(), fault });
         }
         let saved =
-            options.adapter.as_ref().map(|folder| Ok::<_, Error>((folder, Adapter::open(folder)?))).transpose()?;
+            options.adapter.as_ref().map(|folder| Ok::<_, Error>((folder, adapter::open(folder)?))).transpose()?;
         let lora = saved.as_ref().map(|(folder, saved)| adapter::spec(folder, saved)).transpose()?;
         let graph = model.config.graph(lora.as_ref())?;
         let weights = Weights::bind(model.files, &model.config, &graph)?;

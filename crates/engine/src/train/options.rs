@@ -6,7 +6,7 @@ use pocketune_kernels::Isa;
 use pocketune_kernels::matmul::Precision;
 
 use super::planning::closest_folder;
-use super::{Budget, DataOptions, Schedule};
+use super::{Budget, DataOptions, Keeping, Schedule};
 use crate::error::{Error, Result};
 use crate::graph::LoraSpec;
 use crate::model::Source;
@@ -168,6 +168,10 @@ pub struct TrainOptions {
     pub spill_folder: Option<PathBuf>,
     /// Gradients of an update whose norm together is above this are scaled down to it.
     pub max_grad_norm: Option<f32>,
+    /// A loss that lies so many standard deviations above the usual is a spike, and its update is skipped.
+    pub max_loss_z: Option<f64>,
+    /// When the state of the run goes to disk and comes back.
+    pub keeping: Keeping,
     /// How kernels run.
     pub run: RunOptions,
     /// A text that is kept beside the adapter as `pocketune.yaml`: what was run.
@@ -188,6 +192,12 @@ impl TrainOptions {
     /// Whether the adapter of the lowest validation loss is kept, instead of the last.
     pub const fn keeps_best(&self) -> bool {
         self.save_best || self.early_stopping.is_some()
+    }
+
+    /// The same with a number of updates, where epochs were asked for; each has so many passes.
+    pub fn with_epochs_of(&self, passes: u64) -> Self {
+        let updates = |epochs: f64| (epochs * passes as f64 / self.accumulation as f64).ceil().max(1.0) as usize;
+        Self { iters: self.epochs.map_or(self.iters, updates), ..self.clone() }
     }
 
     /// Whether gradients must wait for all others of the update.
@@ -224,6 +234,10 @@ impl TrainOptions {
         if let Some(norm) = self.max_grad_norm.filter(|norm| !(norm.is_finite() && *norm > 0.0)) {
             let fault = "a norm is a number above 0".into();
             return Err(Error::Option { option: "max-grad-norm", value: norm.to_string(), fault });
+        }
+        if let Some(z) = self.max_loss_z.filter(|z| !(z.is_finite() && *z > 0.0)) {
+            let fault = "a number of standard deviations above 0".into();
+            return Err(Error::Option { option: "max-loss-z", value: z.to_string(), fault });
         }
         if let Some(folder) = self.spill_folder.as_ref().filter(|folder| !folder.is_dir()) {
             let fault = "not a folder".into();

@@ -11,10 +11,11 @@ use crate::families::Config;
 use crate::graph::{Graph, Layers, LoraSpec};
 use crate::memory;
 use crate::plan::{Machine, Mode, Plan, PolicyName, Rates, Setting, States, Surroundings};
+use crate::store::CHUNK;
 
 /// What the process still takes before the first step, beyond what is measured: the programs, and the code of the step, most of
-/// which has run already when rates were measured.
-const STILL_TO_COME: usize = 2 << 20;
+/// which has run already when rates were measured; and what a checkpoint passes through, on its way out and on its way in.
+const STILL_TO_COME: usize = (2 << 20) + 2 * CHUNK;
 
 /// The process's own share differs by some pages from run to run; rounded up, a budget that was stated once holds again.
 const GRAIN: usize = 1 << 20;
@@ -153,6 +154,39 @@ impl Task {
             bytes.map_or_else(|| Some(search.small(search.smallest())), |bytes| search.fastest(bytes))
         })?;
         plan.map_or_else(|| Err(self.refusal(bytes.unwrap_or(0))?), Ok)
+    }
+
+    /// The fastest plan of at most `bytes`, where there is one.
+    ///
+    /// # Errors
+    /// When the adapters don't fit the model.
+    pub fn inside(&self, bytes: usize) -> Result<Option<Plan>> {
+        self.with(|setting, _| setting.fastest(bytes))
+    }
+
+    /// The plan for a run that goes on with another amount of memory: the fastest that holds at most `bytes` from now on, or the smallest
+    /// where none does.
+    ///
+    /// # Errors
+    /// When the adapters don't fit the model.
+    pub fn squeezed(&self, bytes: usize) -> Result<Plan> {
+        // How high the process stood while it prepared is past.
+        let around = Surroundings { preparation: 0, ..self.around };
+        Task { around, ..self.clone() }.with(|setting, _| {
+            let search = setting.search();
+            search.fastest(bytes).unwrap_or_else(|| search.smallest())
+        })
+    }
+
+    /// A plan whose steps can be abandoned at any moment, where one of at most `bytes` takes about as long as `plan`: gradients wait
+    /// for each other, so that nothing is applied before all are there.
+    ///
+    /// # Errors
+    /// When the adapters don't fit the model.
+    pub fn waiting(&self, plan: &Plan, bytes: usize) -> Result<Option<(Task, Plan)>> {
+        let task = Task { mode: Mode::Accumulate, ..self.clone() };
+        let found = task.inside(bytes)?.filter(|found| found.seconds() <= 1.05 * plan.seconds());
+        Ok(found.map(|plan| (task, plan)))
     }
 
     fn refusal(&self, bytes: usize) -> Result<Error> {

@@ -1,236 +1,129 @@
-//! The training loop: prepare, plan, step, report, save.
+//! A run from its options to its adapter: prepare, plan, take an earlier state up, step, save.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use pocketune_formats::peft::Adapter;
-use pocketune_kernels::update::{AdamW, Sgd};
-
-use super::best::{Best, Verdict};
+use super::control::State;
+use super::keeper::Keeper;
 use super::planning::Task;
-use super::{Batches, Budget, LoraChoice, Optimizer, Passes, Prepared, Rows, TrainOptions, adapter, passes, prepare};
-use crate::backend::{Alone, Cpu, Outcome, Rule, Weights};
+use super::progress::Progress;
+use super::steps::Steps;
+use super::terms::{Terms, model_sum};
+use super::{
+    Batches, Control, Ending, Event, Host, LoraChoice, Passes, Prepared, Rows, Summary, TrainOptions, adapter, passes,
+    prepare,
+};
+use crate::backend::{Cpu, Outcome, Weights};
 use crate::error::{Error, Result};
-use crate::graph::{Graph, LoraSpec, ParamId};
+use crate::graph::{Graph, LoraSpec};
 use crate::memory::{self, Peak, Resident};
 use crate::model::Model;
-use crate::plan::{Flops, Machine, Mode, Plan, Program};
+use crate::plan::{Flops, Mode, Plan, Program};
 use crate::store;
 
 /// How long the largest product is run alone, in each direction.
 const ALONE: Duration = Duration::from_millis(30);
 
-/// What a run is handed by its surroundings.
-pub trait Host {
-    /// Time since some fixed moment.
-    fn now(&mut self) -> Duration;
-    /// Something happened that a person or an app may want to know.
-    fn event(&mut self, event: Event);
-}
-
-/// What happens in a run.
-#[derive(Clone, Copy)]
-pub enum Event<'a> {
-    /// The data is ready.
-    Prepared(&'a Prepared),
-    /// Records are laid out in passes.
-    Laid {
-        /// Whether they are packed.
-        packed: bool,
-        /// Passes of the first epoch.
-        passes: u64,
-        /// The share of the rows that a plan has room for which they fill.
-        filled: f64,
-    },
-    /// The plan stands; the first step comes next.
-    Planned {
-        /// What the run will hold and how.
-        plan: &'a Plan,
-        /// What it was made for.
-        budget: Budget,
-        /// What it runs with.
-        machine: Machine,
-        /// Trainable numbers.
-        trainable: usize,
-    },
-    /// The largest product of the step was run alone; what the step reaches is compared with it.
-    Measured(Alone),
-    /// The validation loss has not fallen for as long as was allowed; no update comes after this.
-    Stopped {
-        /// Updates done.
-        iter: usize,
-        /// Updates after which it was lowest.
-        best: usize,
-    },
-    /// The validation set was measured.
-    Validated {
-        /// Updates done.
-        iter: usize,
-        /// What was found.
-        outcome: Outcome,
-    },
-    /// An update begins.
-    Step {
-        /// Its number, from 1.
-        iter: usize,
-        /// Updates to do in all.
-        iters: usize,
-    },
-    /// Time for a report.
-    Report(Report),
-    /// The adapter is on disk.
-    Saved(&'a Path),
-}
-
-/// The state of a run.
-#[derive(Clone, Copy, Debug)]
-pub struct Report {
-    /// Updates done.
-    pub iter: usize,
-    /// Updates to do in all.
-    pub iters: usize,
-    /// Mean loss of the updates since the last report, each before its update.
-    pub loss: f64,
-    /// The learning rate of the last update.
-    pub lr: f32,
-    /// Updates a second since the last report.
-    pub iters_per_second: f64,
-    /// Tokens a second since the last report.
-    pub tokens_per_second: f64,
-    /// Operations a second of the step's products, as a share of what the largest of them reaches alone, where that could be
-    /// measured in the memory of the step.
-    pub mfu: Option<f64>,
-    /// Tokens of all updates so far.
-    pub trained_tokens: u64,
-    /// Peaks of the process so far.
-    pub peak: Resident,
-    /// The peak that was planned.
-    pub planned_peak: usize,
-}
-
-/// What came out.
-#[derive(Clone, Debug)]
-pub struct Summary {
-    /// Updates that were made.
-    pub iters: usize,
-    /// The first report's loss.
-    pub first_loss: f64,
-    /// The last report's loss.
-    pub last_loss: f64,
-    /// Validation before, and of the adapter that was kept, where there is a validation set.
-    pub valid: Option<(Outcome, Outcome)>,
-    /// Updates after which the adapter was kept, where the best one was to be.
-    pub best: Option<usize>,
-    /// What the test set gave after the last update, where it was asked for.
-    pub test: Option<Outcome>,
-    /// Peaks of the process.
-    pub peak: Resident,
-    /// What was planned.
-    pub plan: Plan,
-}
-
-/// Trains an adapter.
+/// Trains an adapter, and heeds `control` meanwhile.
 ///
 /// # Errors
-/// Whatever is wrong with options, files, data, the system or the numbers; nothing is written then, but for the best adapter so far where
-/// that is to be kept.
-pub fn train(options: &TrainOptions, host: &mut dyn Host) -> Result<Summary> {
+/// Whatever is wrong with options, files, data, the system or the numbers. No adapter is written then, but for the best so far where that
+/// is to be kept; what was on disk already of a run that had begun stays there and can be gone on with.
+pub fn train(options: &TrainOptions, host: &mut dyn Host, control: &Control) -> Result<Ending> {
+    control.enter(State::Preparing);
+    let ending = from_files_to_adapter(options, host, control);
+    control.enter(State::Ended);
+    ending
+}
+
+fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &Control) -> Result<Ending> {
+    let start = host.now();
     options.check()?;
     store::check_writable(&options.adapter_path)?;
     let mut peak = Peak::default();
+    let mut keeper = Keeper::open(options)?;
     let model = Model::open(&options.model)?;
     model.check_next_token()?;
-    let folder = options.spill_folder();
-    let data = prepare(&model, &options.data, options.max_seq_length, folder)?;
+    let data = prepare(&model, &options.data, options.max_seq_length, options.spill_folder())?;
     host.event(Event::Prepared(&data));
-    let mut run = Run::new(options, model, data, folder, peak.look())?;
-    let machine = run.machine;
-    let mut options = options.clone();
+    let sums = (model_sum(&model.files), data.sum());
+    let mut run = Run::new(options, model, data, keeper.resumes(), peak.look())?;
     let (passes, filled) = run.passes.first_epoch(&run.data.train.tokens, run.plan.program.tokens);
     host.event(Event::Laid { packed: options.pack, passes, filled });
-    if let Some(epochs) = options.epochs {
-        options.iters = (epochs * passes as f64 / options.accumulation as f64).ceil().max(1.0) as usize;
+    let options = &options.with_epochs_of(passes);
+    let terms = Terms::of(options, &run.lora, run.task.machine, sums.0, sums.1);
+    let (progress, from) = keeper.begin(terms, options, &mut run.cpu, &run.graph, host.now())?;
+    if let Some(from) = &from {
+        host.event(Event::Resumed { iter: progress.iter, from });
     }
-    let options = &options;
+    let machine = run.task.machine;
     host.event(Event::Planned { plan: &run.plan, budget: options.budget, machine, trainable: run.graph.trainable() });
     let alone = run.cpu.product_alone(&run.plan.program, ALONE, &mut || host.now());
     if let Some(alone) = alone {
         host.event(Event::Measured(alone));
     }
-    let before = run.validate(0, options, host)?;
-    let done = run.steps(options, alone.map(|alone| alone.rate()), host, &mut peak)?;
-    let last = if done.stopped { None } else { run.validate(done.iters, options, host)? };
-    if let Some(outcome) = last {
-        run.judge(done.iters, outcome, options)?;
-    }
-    match run.kept {
+    run.cpu.heed(control.flag());
+    control.enter(State::Running);
+    let mut steps = Steps::new(options, host, control, &mut run, &mut keeper, &mut peak, progress);
+    (steps.alone, steps.start) = (alone.map(|alone| alone.rate()), start);
+    let Some((last, progress)) = steps.all()? else {
+        return Ok(Ending::Stopped { iter: keeper.last_iter(), iters: options.iters });
+    };
+    // What was taken for another checkpoint is more than the adapter needs.
+    keeper.give_back()?;
+    match progress.kept {
         None => run.save(options)?,
-        Some(_) if run.best.iter() == Some(done.iters) => {}
+        Some(_) if progress.best.iter() == Some(progress.iter) => {}
         // What is measured from here on is what was kept.
         Some(_) => {
-            let saved = Adapter::open(&options.adapter_path)?;
+            let saved = adapter::open(&options.adapter_path)?;
             adapter::load(&mut run.cpu, &run.graph, &options.adapter_path, &saved)?;
         }
     }
+    keeper.finish()?;
     host.event(Event::Saved(&options.adapter_path));
     let test = run.test()?;
-    Ok(Summary {
-        iters: done.iters,
-        first_loss: done.first_loss,
-        last_loss: done.last_loss,
-        valid: before.zip(run.kept.or(last)),
-        best: run.kept.and(run.best.iter()),
+    let Progress { iter, first_loss, last_loss, valid_before, kept, best, .. } = progress;
+    let summary = Summary {
+        iters: iter,
+        first_loss,
+        last_loss,
+        valid: valid_before.map(Into::into).zip(kept.map(Into::into).or(last)),
+        best: kept.and(best.iter()),
         test,
         peak: peak.look(),
         plan: run.plan,
-    })
-}
-
-/// How the updates went.
-struct Done {
-    iters: usize,
-    /// Whether they ended early for want of a lower validation loss.
-    stopped: bool,
-    /// The first and the last report's loss.
-    first_loss: f64,
-    last_loss: f64,
+        skipped: progress.skipped + progress.undone,
+    };
+    Ok(Ending::Done(Box::new(summary)))
 }
 
 /// A run that is set up.
-struct Run {
-    machine: Machine,
-    graph: Graph,
-    lora: LoraSpec,
-    cpu: Cpu,
-    data: Prepared,
-    passes: Passes,
-    rows: Rows,
-    plan: Plan,
-    flops: Flops,
+pub(super) struct Run {
+    pub task: Task,
+    pub graph: Graph,
+    pub lora: LoraSpec,
+    pub cpu: Cpu,
+    pub data: Prepared,
+    pub passes: Passes,
+    pub rows: Rows,
+    pub plan: Plan,
+    pub flops: Flops,
+    /// What the plan was made for; `None` for as little as possible.
+    pub bytes: Option<usize>,
+    folder: PathBuf,
     batch_size: usize,
-    best: Best,
-    /// What the adapter measured that is on disk already, where the best one is kept.
-    kept: Option<Outcome>,
-}
-
-/// What an update worked on.
-#[derive(Default)]
-struct Work {
-    tokens: u64,
-    /// Operations of its products.
-    flops: f64,
 }
 
 impl Run {
-    fn new(options: &TrainOptions, model: Model, data: Prepared, folder: &Path, so_far: Resident) -> Result<Self> {
-        let saved = match &options.lora {
-            LoraChoice::New(_) => None,
-            LoraChoice::From(folder) => Some((folder, Adapter::open(folder)?)),
-        };
-        let lora = match (&options.lora, &saved) {
-            (LoraChoice::New(spec), _) => spec.clone(),
-            (LoraChoice::From(_), Some((folder, saved))) => adapter::spec(folder, saved)?,
-            (LoraChoice::From(_), None) => unreachable!("opened above"),
+    fn new(options: &TrainOptions, model: Model, data: Prepared, resumes: bool, so_far: Resident) -> Result<Self> {
+        let folder = options.spill_folder().to_path_buf();
+        let (lora, saved) = match &options.lora {
+            LoraChoice::New(spec) => (spec.clone(), None),
+            LoraChoice::From(folder) => {
+                let saved = adapter::open(folder)?;
+                (adapter::spec(folder, &saved)?, Some((folder, saved)))
+            }
         };
         let graph = model.config.graph(Some(&lora))?;
         let weights = Weights::bind(model.files, &model.config, &graph)?;
@@ -255,211 +148,79 @@ impl Run {
         };
         let mut task = Task::training(options, &model.config, weights.types(), lora.clone(), length, so_far.total)?;
         task.validates = data.valid.is_some() || data.test.is_some();
-        let task = task.with_disk(folder, options.budget)?;
+        let task = task.with_disk(&folder, options.budget)?;
         let plan = task.choose(options.budget)?;
+        let bytes = options.budget.bytes()?;
+        let (task, plan) = in_time(task, plan, bytes, options.keeping.within)?;
         memory::trim();
-        let machine = task.machine;
         let records = if options.pack { passes::WINDOW } else { options.batch_size };
         let rows = Rows::with_capacity(records.max(options.batch_size), room, longest);
-        let programs: Vec<&Program> = [&plan.program].into_iter().chain(&plan.validation).collect();
-        let mut cpu = Cpu::new(machine, weights, &graph, plan.layout.clone(), &programs, folder)?;
+        let mut cpu = Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &programs(&plan), &folder)?;
         match saved {
+            // All of it comes from the earlier run.
+            _ if resumes => {}
             Some((folder, saved)) => adapter::load(&mut cpu, &graph, folder, &saved)?,
             None => adapter::initialise(&mut cpu, &graph, options.seed),
         }
         let flops = Flops::of(&plan.program, &graph);
-        Ok(Self {
-            machine,
-            graph,
-            lora,
-            cpu,
-            data,
-            passes,
-            rows,
-            plan,
-            flops,
-            batch_size: options.batch_size,
-            best: Best::new(options.early_stopping),
-            kept: None,
-        })
+        let batch_size = options.batch_size;
+        Ok(Self { task, graph, lora, cpu, data, passes, rows, plan, flops, bytes, folder, batch_size })
     }
 
-    fn validate(&mut self, iter: usize, options: &TrainOptions, host: &mut dyn Host) -> Result<Option<Outcome>> {
-        let (Some(program), Some(valid)) = (&self.plan.validation, &self.data.valid) else { return Ok(None) };
-        let (rows, most) = (&mut self.rows, options.val_batches);
-        let outcome = super::evaluate::run(&mut self.cpu, program, &valid.tokens, rows, self.batch_size, most)?;
-        self.check_loss(outcome, "the validation set")?;
-        host.event(Event::Validated { iter, outcome });
-        Ok(Some(outcome))
-    }
-
-    /// What a validation means; where the best adapter is kept and this is it, it goes to disk.
-    fn judge(&mut self, iter: usize, outcome: Outcome, options: &TrainOptions) -> Result<Verdict> {
-        let verdict = self.best.take(iter, outcome.mean_loss());
-        if verdict == Verdict::Better && options.keeps_best() {
-            self.save(options)?;
-            self.kept = Some(outcome);
+    /// Goes over to the best plan for `bytes`; all that was learnt has to come back from disk after it. Whether there was another one.
+    pub fn move_to(&mut self, bytes: usize) -> Result<bool> {
+        let plan = self.task.squeezed(bytes)?;
+        self.bytes = Some(bytes);
+        if plan.policy == self.plan.policy {
+            return Ok(false);
         }
-        Ok(verdict)
+        memory::trim();
+        self.cpu.lay_out(&self.graph, plan.layout.clone(), &programs(&plan), &self.folder)?;
+        self.flops = Flops::of(&plan.program, &self.graph);
+        self.plan = plan;
+        Ok(true)
     }
 
-    fn save(&self, options: &TrainOptions) -> Result<()> {
-        let (name, kept) = (options.model.name(), options.kept.as_deref());
-        adapter::save(&self.cpu, &self.graph, &self.lora, &name, kept, &options.adapter_path)
+    /// Measures the validation set, where there is one; no more than the first `most` batches of it.
+    pub fn validate(&mut self, most: Option<usize>) -> Result<Option<Outcome>> {
+        let (Some(program), Some(valid)) = (&self.plan.validation, &self.data.valid) else { return Ok(None) };
+        super::evaluate::run(&mut self.cpu, program, &valid.tokens, &mut self.rows, self.batch_size, most).map(Some)
     }
 
+    /// Measures the test set, where there is one.
     fn test(&mut self) -> Result<Option<Outcome>> {
         let (Some(program), Some(test)) = (&self.plan.validation, &self.data.test) else { return Ok(None) };
         let outcome =
             super::evaluate::run(&mut self.cpu, program, &test.tokens, &mut self.rows, self.batch_size, None)?;
-        self.check_loss(outcome, "the test set")?;
-        Ok(Some(outcome))
-    }
-
-    /// All updates, or as many as the validation loss asks for. Products reach `alone` operations a second by
-    /// themselves, where that could be measured.
-    fn steps(
-        &mut self,
-        options: &TrainOptions,
-        alone: Option<f64>,
-        host: &mut dyn Host,
-        peak: &mut Peak,
-    ) -> Result<Done> {
-        let (mut position, mut trained) = (0_u64, 0_u64);
-        let (mut since, mut losses, mut tokens, mut flops, mut count) = (host.now(), 0.0, 0_u64, 0.0, 0_usize);
-        let (mut first_loss, mut last_loss) = (f64::NAN, f64::NAN);
-        for iter in 1..=options.iters {
-            host.event(Event::Step { iter, iters: options.iters });
-            let lr = options.schedule.rate(iter, options.iters);
-            if iter == 1 {
-                self.cpu.watch();
-            }
-            let (outcome, work) = self.update(options, &mut position, iter, lr)?;
-            self.check_loss(outcome, &format!("update {iter}"))?;
-            if iter == 1 {
-                self.check_gradients()?;
-            }
-            losses += outcome.loss / outcome.targets.max(1) as f64;
-            tokens += work.tokens;
-            trained += work.tokens;
-            flops += work.flops;
-            count += 1;
-            if iter % options.steps_per_report == 0 || iter == options.iters {
-                let seconds = host.now().saturating_sub(since).as_secs_f64().max(1e-9);
-                last_loss = losses / count as f64;
-                if first_loss.is_nan() {
-                    first_loss = last_loss;
-                }
-                host.event(Event::Report(Report {
-                    iter,
-                    iters: options.iters,
-                    loss: last_loss,
-                    lr,
-                    iters_per_second: count as f64 / seconds,
-                    tokens_per_second: tokens as f64 / seconds,
-                    mfu: alone.map(|alone| flops / seconds / alone),
-                    trained_tokens: trained,
-                    peak: peak.look(),
-                    planned_peak: self.plan.peak(),
-                }));
-                (since, losses, tokens, flops, count) = (host.now(), 0.0, 0, 0.0, 0);
-            }
-            if iter % options.steps_per_eval == 0 && iter < options.iters {
-                let pause = host.now();
-                let outcome = self.validate(iter, options, host)?;
-                let verdict = outcome.map(|outcome| self.judge(iter, outcome, options)).transpose()?;
-                if verdict == Some(Verdict::Enough) {
-                    host.event(Event::Stopped { iter, best: self.best.iter().unwrap_or(iter) });
-                    return Ok(Done { iters: iter, stopped: true, first_loss, last_loss });
-                }
-                since += host.now().saturating_sub(pause);
-            }
-        }
-        Ok(Done { iters: options.iters, stopped: false, first_loss, last_loss })
-    }
-
-    /// One update over `accumulation` passes; what it found and what it worked on. Gradients are those of the mean over all
-    /// targets of the update, however it is cut into passes.
-    fn update(&mut self, options: &TrainOptions, position: &mut u64, iter: usize, lr: f32) -> Result<(Outcome, Work)> {
-        let rule = rule(options, iter, lr);
-        let file = &self.data.train.tokens;
-        let (step, passes) = (self.passes.step(), options.accumulation as u64);
-        let sums = self.plan.program.mode == Mode::Accumulate;
-        let mut targets = 0;
-        if passes > 1 {
-            for pass in 0..passes {
-                for &record in self.passes.records(*position + pass * step, file) {
-                    targets += self.rows.targets_of(file, record as usize)?;
-                }
-            }
-        }
-        if sums {
-            self.cpu.clear_grads();
-        }
-        let (mut total, mut work) = (Outcome::default(), Work::default());
-        for _ in 0..passes {
-            let records = self.passes.records(*position, file);
-            self.rows.fill(file, records.iter().map(|&record| record as usize))?;
-            *position += step;
-            let targets = if passes > 1 { targets } else { self.rows.targets() };
-            let batch = self.rows.batch(targets);
-            let outcome = self.cpu.run(&self.plan.program, batch, 0, Some(rule))?;
-            total.loss += outcome.loss;
-            total.hits += outcome.hits;
-            total.targets += outcome.targets;
-            work.tokens += self.rows.tokens() as u64;
-            work.flops += self.flops.run(batch.segments.iter().map(|record| record.q_len), outcome.targets);
-        }
-        if sums {
-            let limit = options.max_grad_norm.map_or(f64::INFINITY, f64::from);
-            // PyTorch's rule: the norm is never divided by exactly.
-            let scale = (limit / (if limit.is_finite() { self.cpu.grad_norm() } else { 0.0 } + 1e-6)).min(1.0);
-            self.cpu.apply_grads(rule, scale as f32)?;
-        }
-        Ok((total, work))
-    }
-
-    /// A loss that is not finite has a cause that can be named.
-    fn check_loss(&self, outcome: Outcome, place: &str) -> Result<()> {
         if outcome.loss.is_finite() {
-            return Ok(());
+            return Ok(Some(outcome));
         }
-        let unknown =
-            || Error::Numbers(format!("the loss of {place} is {}; a lower --learning-rate may help", outcome.loss));
-        Err(self.cpu.weights().find_not_finite().unwrap_or_else(unknown))
+        Err(Error::Numbers(format!("the loss of the test set is {}", outcome.loss)))
     }
 
-    /// After the first update: every gradient was finite and reached every second factor. Silence would mean that nothing is
-    /// trained (first factors get none at first where the second is zero).
-    fn check_gradients(&mut self) -> Result<()> {
-        let sums = self.cpu.watched().unwrap_or_default();
-        for (at, module) in self.graph.modules.iter().enumerate() {
-            for (id, factor) in [(2 * at, "lora_A"), (2 * at + 1, "lora_B")] {
-                let sum = sums[ParamId(id).0];
-                if !sum.is_finite() {
-                    return Err(Error::Numbers(format!(
-                        "the first gradient of {}.{factor} is not finite",
-                        module.path
-                    )));
-                }
-                if factor == "lora_B" && sum == 0.0 {
-                    return Err(Error::Numbers(format!(
-                        "no gradient reached {}.{factor} in the first update; it would never be trained",
-                        module.path
-                    )));
-                }
-            }
-        }
-        Ok(())
+    /// Puts the adapter in its place.
+    pub fn save(&self, options: &TrainOptions) -> Result<()> {
+        let (name, kept) = (options.model.name(), options.kept.as_deref());
+        adapter::save(&self.cpu, &self.graph, &self.lora, &name, kept, &options.adapter_path)
     }
 }
 
-fn rule(options: &TrainOptions, iter: usize, lr: f32) -> Rule {
-    let weight_decay = options.weight_decay.unwrap_or(options.optimizer.default_decay());
-    let adamw = AdamW { lr, weight_decay, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: iter as u64 };
-    match options.optimizer {
-        Optimizer::AdamW => Rule::AdamW(adamw),
-        Optimizer::AdamW8bit => Rule::AdamW8bit(adamw),
-        Optimizer::Sgd => Rule::Sgd(Sgd { lr, weight_decay }),
+fn programs(plan: &Plan) -> Vec<&Program> {
+    [&plan.program].into_iter().chain(&plan.validation).collect()
+}
+
+/// How many times longer than predicted a step may take on a machine that does other things too.
+const BUSY: f64 = 4.0;
+
+/// Where gradients are applied as they come, a step that has begun to do so has to be finished. One whose rest may take longer than
+/// `within` waits with all of them instead, where the budget has room for that.
+fn in_time(task: Task, plan: Plan, bytes: Option<usize>, within: Duration) -> Result<(Task, Plan)> {
+    // The forward pass is a third of a step.
+    let rest = plan.seconds() * 2.0 / 3.0 * BUSY;
+    match bytes {
+        Some(bytes) if task.mode == Mode::TrainAndUpdate && rest > within.as_secs_f64() => {
+            Ok(task.waiting(&plan, bytes)?.unwrap_or((task, plan)))
+        }
+        _ => Ok((task, plan)),
     }
 }

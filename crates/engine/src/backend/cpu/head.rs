@@ -6,6 +6,7 @@ use pocketune_kernels::cross_entropy;
 use pocketune_kernels::matmul::{Ctx, Start, nn, nt};
 
 use super::{Batch, Cpu, NO_LABEL, Outcome};
+use crate::error::Result;
 use crate::graph::WeightId;
 use crate::plan::{Loss, Machine};
 
@@ -27,7 +28,11 @@ impl<'a> Head<'a> {
 
 impl Cpu {
     /// Head and loss over pieces of labelled rows and pieces of the vocabulary: gather, logits, loss, and the gradient of `x`
-    /// scattered back. Logits of a piece stay until the gradient or are computed again; weights are released behind.
+    /// scattered back. Logits of a piece stay until the gradient or are computed again; weights are released behind. Nothing has been
+    /// applied yet when it runs, and it takes long, so it looks whether to stop at every piece.
+    ///
+    /// # Errors
+    /// When it was asked to stop.
     pub(super) fn cross_entropy(
         &self,
         head: Head,
@@ -35,7 +40,7 @@ impl Cpu {
         mut gx: Option<&mut [f32]>,
         work: &mut [f32],
         batch: Batch,
-    ) -> Outcome {
+    ) -> Result<Outcome> {
         let matrix = self.weights.matrix(head.weight);
         let (rows, c, vocab) = (head.loss.rows, matrix.cols, matrix.rows);
         let (gathered, work) = work.split_at_mut(rows * c);
@@ -77,6 +82,7 @@ impl Cpu {
                 start..start + count * piece.len()
             };
             for piece in pieces.clone() {
+                self.unless_stopping()?;
                 let logits = &mut logits[place(&piece)];
                 nt(&mut ctx, matrix.part(piece.clone()), gathered, count, logits, head.start(&piece), None);
                 cross_entropy::take_in(isa, &self.pool, logits, piece.start, labels, &mut state);
@@ -92,11 +98,13 @@ impl Cpu {
             let Some(gx) = gx.as_deref_mut() else { continue };
             let gradients = &mut gradients[..count * c];
             for piece in pieces {
+                self.unless_stopping()?;
                 let (logits, part) = (&mut logits[place(&piece)], matrix.part(piece.clone()));
                 if !head.loss.retain {
                     nt(&mut ctx, part, gathered, count, logits, head.start(&piece), None);
                 }
                 cross_entropy::gradient(isa, &self.pool, logits, piece.start, labels, &state, scale);
+                self.unless_stopping()?;
                 let start = if piece.start == 0 { Start::Zero } else { Start::Output };
                 nn(&mut ctx, part, logits, count, gradients, start, None);
                 if head.stream {
@@ -108,6 +116,6 @@ impl Cpu {
                 gx[row * c..][..c].copy_from_slice(gradient);
             }
         }
-        outcome
+        Ok(outcome)
     }
 }
