@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(message)) => {
             // Standard error may be closed; there is nobody left to tell then.
-            let _ = writeln!(std::io::stderr(), "error: {}", message.replace('\n', " "));
+            let _ = writeln!(std::io::stderr(), "error: {}", pocketune_formats::error::plain(&message));
             ExitCode::FAILURE
         }
     }

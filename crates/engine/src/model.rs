@@ -1,8 +1,8 @@
 //! A model as a user names it: its files, its configuration, its tokenizer and its chat template.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use pocketune_formats::ModelFiles;
+use pocketune_formats::{Mapped, ModelFiles};
 use pocketune_text::{ChatTemplate, Tokenizer};
 
 use crate::error::{Error, Result};
@@ -48,7 +48,7 @@ impl Model {
     pub fn open(source: &Source) -> Result<Self> {
         let files = match source {
             Source::Path(path) => ModelFiles::open(path)?,
-            Source::Embedded { name, bytes } => ModelFiles::from_gguf_bytes(name, bytes)?,
+            Source::Embedded { name, bytes } => ModelFiles::from_gguf(Mapped::from_static(name, bytes))?,
         };
         let config = Config::read(&files)?;
         Ok(Self { files, config })
@@ -75,10 +75,11 @@ impl Model {
     /// # Errors
     /// When there is none or it is malformed.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
-        Ok(match (self.files.gguf(), self.files.folder()) {
-            (Some(gguf), _) => Tokenizer::from_gguf(gguf)?,
-            (None, folder) => Tokenizer::from_hf_folder(folder.unwrap_or(Path::new(".")))?,
-        })
+        match (self.files.gguf(), self.files.folder()) {
+            (Some(gguf), _) => Ok(Tokenizer::from_gguf(gguf)?),
+            (None, Some(folder)) => Ok(Tokenizer::from_folder(folder)?),
+            (None, None) => unreachable!("a model is a GGUF file or a folder"),
+        }
     }
 
     /// Checks that the model knows every token of a sequence.
@@ -97,9 +98,10 @@ impl Model {
     /// # Errors
     /// When it is malformed.
     pub fn chat_template(&self) -> Result<Option<ChatTemplate>> {
-        Ok(match (self.files.gguf(), self.files.folder()) {
-            (Some(gguf), _) => ChatTemplate::from_gguf(gguf)?,
-            (None, folder) => ChatTemplate::find(folder.unwrap_or(Path::new(".")))?,
-        })
+        match (self.files.gguf(), self.files.folder()) {
+            (Some(gguf), _) => Ok(ChatTemplate::from_gguf(gguf)?),
+            (None, Some(folder)) => Ok(ChatTemplate::from_folder(folder)?),
+            (None, None) => unreachable!("a model is a GGUF file or a folder"),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! A read-only mapping of a regular file, or bytes that are part of the program.
+//! A read-only mapping of a regular file, or bytes that the program has or holds.
 //!
 //! The only place of this crate with `unsafe`. It refuses what is no regular file (a FIFO would block, a device has no
 //! end) and empty files. It never writes, and never reads a page that nobody asked for.
@@ -23,6 +23,7 @@ pub struct Mapped {
 enum Bytes {
     Map(Arc<Mmap>),
     Static(&'static [u8]),
+    Held(Arc<[u8]>),
 }
 
 impl Mapped {
@@ -32,12 +33,8 @@ impl Mapped {
     /// When it is missing, not a regular file, empty, or refused by the system.
     pub fn open(path: &Path) -> Result<Self> {
         let io = |source| Error::Io { path: path.into(), source };
-        // Looked at before it is opened, since opening a device can have effects; and again after, since names can be moved.
-        check_regular(path, &metadata(path)?)?;
-        let file = open_without_blocking(path).map_err(io)?;
-        let found = file.metadata().map_err(io)?;
-        check_regular(path, &found)?;
-        if found.len() == 0 {
+        let file = open_regular(path)?;
+        if file.metadata().map_err(io)?.len() == 0 {
             return Err(Error::Empty { path: path.into() });
         }
         // SAFETY: the mapping is read-only and private to this type, which hands out shared slices only. Another
@@ -58,7 +55,12 @@ impl Mapped {
         Self { path: Path::new(name).into(), bytes: Bytes::Static(bytes) }
     }
 
-    /// The file's path, or the name given to embedded bytes.
+    /// Bytes that are held in memory, under a name for messages.
+    pub fn from_bytes(name: &str, bytes: impl Into<Arc<[u8]>>) -> Self {
+        Self { path: Path::new(name).into(), bytes: Bytes::Held(bytes.into()) }
+    }
+
+    /// The file's path, or the name given to bytes that were in no file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -68,6 +70,7 @@ impl Mapped {
         match &self.bytes {
             Bytes::Map(map) => map,
             Bytes::Static(bytes) => bytes,
+            Bytes::Held(bytes) => bytes,
         }
     }
 
@@ -94,6 +97,19 @@ impl Mapped {
     fn contains(&self, offset: usize, len: usize) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.bytes().len())
     }
+}
+
+/// Opens a regular file to be read.
+///
+/// # Errors
+/// When it is missing, not a regular file, or refused by the system.
+pub fn open_regular(path: &Path) -> Result<File> {
+    let io = |source| Error::Io { path: path.into(), source };
+    // Looked at before it is opened, since opening a device can have effects; and again after, since names can be moved.
+    check_regular(path, &metadata(path)?)?;
+    let file = open_without_blocking(path).map_err(io)?;
+    check_regular(path, &file.metadata().map_err(io)?)?;
+    Ok(file)
 }
 
 /// What the system says of `path`, links followed.

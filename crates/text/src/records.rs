@@ -3,6 +3,7 @@
 //! message without role or content, is not a record.
 
 use crate::error::{Result, TextError};
+use pocketune_formats::json;
 use serde_json::Value;
 use std::io::{BufRead, Read};
 
@@ -37,7 +38,7 @@ impl Record {
 
     /// Reads one line of JSON; the error is its fault in words.
     fn from_json(line: &str) -> std::result::Result<Self, String> {
-        let value: Value = serde_json::from_str(line).map_err(|error| {
+        let value: Value = json::document(line.as_bytes()).map_err(|error| {
             // The line number is the file's, so only the column is of use.
             let reason = error.to_string();
             let reason = reason.split(" at line ").next().unwrap_or_default();

@@ -1,5 +1,6 @@
 //! Records become examples: the right tokens around them, cut where asked, the first token never predicted.
 
+use pocketune_formats::folder::Folder;
 use pocketune_text::{ChatTemplate, ExampleMaker, Record, Tokenizer};
 use serde_json::json;
 use std::fs;
@@ -21,7 +22,7 @@ fn qwen_like() -> TempDir {
 #[test]
 fn text_ends_with_the_end_token_once() {
     let folder = qwen_like();
-    let tokenizer = Tokenizer::from_hf_folder(folder.path()).unwrap();
+    let tokenizer = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap();
     let eos = tokenizer.token_id("<|im_end|>").unwrap();
     assert_eq!((tokenizer.eos(), tokenizer.bos()), (Some(eos), None));
     let maker = ExampleMaker::new(&tokenizer, None, 100);
@@ -40,8 +41,8 @@ fn a_beginning_token_is_added_to_text_but_not_to_a_rendered_conversation() {
         "chat_template": [{"name": "default", "template": "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"}]
     });
     let folder = folder(include_str!("fixtures/llama3_like.json"), &config);
-    let tokenizer = Tokenizer::from_hf_folder(folder.path()).unwrap();
-    let template = ChatTemplate::find(folder.path()).unwrap().unwrap();
+    let tokenizer = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap();
+    let template = ChatTemplate::from_folder(&Folder::open(folder.path()).unwrap()).unwrap().unwrap();
     let maker = ExampleMaker::new(&tokenizer, Some(&template), 100);
     let text = maker.example(&Record::Text("the fox".into())).unwrap();
     let chat = maker.example(&Record::Messages(json!([{"role": "user", "content": "the fox"}]))).unwrap();
@@ -52,8 +53,8 @@ fn a_beginning_token_is_added_to_text_but_not_to_a_rendered_conversation() {
 #[test]
 fn a_long_example_is_cut_and_says_from_what() {
     let folder = qwen_like();
-    let tokenizer = Tokenizer::from_hf_folder(folder.path()).unwrap();
-    let template = ChatTemplate::find(folder.path()).unwrap();
+    let tokenizer = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap();
+    let template = ChatTemplate::from_folder(&Folder::open(folder.path()).unwrap()).unwrap();
     let record = Record::Messages(json!([{"role": "user", "content": "fox ".repeat(50)}]));
     let whole = ExampleMaker::new(&tokenizer, template.as_ref(), 1000).example(&record).unwrap();
     let cut = ExampleMaker::new(&tokenizer, template.as_ref(), 16).example(&record).unwrap();
@@ -65,7 +66,7 @@ fn a_long_example_is_cut_and_says_from_what() {
 #[test]
 fn a_conversation_without_a_template_is_refused() {
     let folder = qwen_like();
-    let tokenizer = Tokenizer::from_hf_folder(folder.path()).unwrap();
+    let tokenizer = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap();
     let record = Record::Messages(json!([{"role": "user", "content": "a"}]));
     let line = ExampleMaker::new(&tokenizer, None, 9).example(&record).unwrap_err().to_string();
     assert!(line.contains("the model has none"), "{line}");
@@ -74,7 +75,7 @@ fn a_conversation_without_a_template_is_refused() {
 #[test]
 fn the_end_of_a_text_is_also_found_in_config_json() {
     let folder = folder(include_str!("fixtures/qwen_like.json"), &json!({}));
-    let id = Tokenizer::from_hf_folder(folder.path()).unwrap().token_id("<|endoftext|>").unwrap();
+    let id = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap().token_id("<|endoftext|>").unwrap();
     fs::write(folder.path().join("config.json"), json!({"eos_token_id": [id, 3]}).to_string()).unwrap();
-    assert_eq!(Tokenizer::from_hf_folder(folder.path()).unwrap().eos(), Some(id));
+    assert_eq!(Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap().eos(), Some(id));
 }
