@@ -3,6 +3,7 @@
 
 mod args;
 mod bench;
+mod conditions;
 mod demo;
 mod eval;
 mod generate;
@@ -21,6 +22,7 @@ use args::{Cli, Command};
 
 fn main() -> ExitCode {
     pocketune::store::outlive_file_limits();
+    pocketune_formats::mapped::outlive_short_files();
     let result = match Cli::parse().command {
         Command::Train(args) => train::run(args),
         Command::Plan(args) => plan::run(*args),
@@ -30,6 +32,9 @@ fn main() -> ExitCode {
         Command::Inspect { file } => {
             pocketune_formats::inspect::describe(&file).map_err(Failure::new).map(|text| say(&text))
         }
+        Command::Erase { run, adapter } => pocketune::store::erase(&run, adapter)
+            .map_err(Failure::new)
+            .map(|files| say(&format!("Erased {files} files\n"))),
         Command::Pull { name, into } => {
             pull::run(&name, into.as_deref()).map_err(Failure::new).map(|path| say(&format!("{}\n", path.display())))
         }

@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use pocketune::backend::{Alone, Outcome};
 use pocketune::graph::{Layers, LoraSpec, Target};
-use pocketune::model::Source;
 use pocketune::plan::{Machine, Plan, PolicyName};
 use pocketune::train::{
-    Budget, DataSource, Decay, Event, Host, LoraChoice, Optimizer, PolicyChoice, Report, Sampling, Schedule, Summary,
-    TrainOptions, train,
+    Advice, Budget, DataSource, Decay, Event, Host, LoraChoice, Optimizer, PolicyChoice, Report, Sampling, Schedule,
+    Summary, TrainOptions, train,
 };
 use serde_json::json;
 
 use crate::args::{CheckpointArg, LogArg, OptimizerArg, SchedulerArg, TrainArgs};
+use crate::conditions::Watch;
 use crate::memory_bar::{bar, mib};
 use crate::trace::Trace;
 use crate::{Failure, demo, generate, note, say};
@@ -31,7 +31,11 @@ pub fn run(args: Box<TrainArgs>) -> Result<(), Failure> {
     let options = options(&args, built_in)?;
     let trace = args.memory_trace.as_deref().map(Trace::start).transpose()?;
     let before = if built_in { Some(sample(&options, false)?) } else { None };
-    let mut printer = Printer { start: Instant::now(), log, trace, budget: None };
+    for folder in [Some(&options.adapter_path), options.spill_folder.as_ref()].into_iter().flatten() {
+        pocketune::store::clear_leftovers(folder).map_err(Failure::new)?;
+    }
+    let watch = Watch::new(&args.conditions, options.budget.bytes().unwrap_or(None))?;
+    let mut printer = Printer { start: Instant::now(), log, trace, budget: None, watch };
     let summary = train(&options, &mut printer).map_err(Failure::new)?;
     if let Some(trace) = printer.trace.take() {
         let path = trace.finish(&summary.plan, printer.budget)?;
@@ -71,7 +75,7 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
     };
     let (iters, rate) = if built_in { (demo::ITERS, demo::LEARNING_RATE) } else { (1000, 1e-4) };
     Ok(TrainOptions {
-        model: args.model.clone().map_or(demo::MODEL, Source::Path),
+        model: args.model.clone().map_or(demo::MODEL, |path| args.run.source(path)),
         data: args.data.clone().map_or(demo::DATA, DataSource::Path),
         adapter_path: args.adapter_path.clone(),
         lora,
@@ -125,11 +129,17 @@ struct Printer {
     trace: Option<Trace>,
     /// What the plan was made for.
     budget: Option<usize>,
+    /// What the machine advises.
+    watch: Watch,
 }
 
 impl Host for Printer {
     fn now(&mut self) -> Duration {
         self.start.elapsed()
+    }
+
+    fn advice(&mut self) -> Advice {
+        self.watch.advice(self.start.elapsed())
     }
 
     fn event(&mut self, event: Event) {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use pocketune_formats::folder::Folder;
 use pocketune_formats::{Mapped, ModelFiles};
 use pocketune_text::{ChatTemplate, Tokenizer};
 
@@ -13,6 +14,8 @@ use crate::families::Config;
 pub enum Source {
     /// A GGUF file or a Hugging Face folder.
     Path(PathBuf),
+    /// A GGUF file, or a Hugging Face folder whose links may lead anywhere: its user says so.
+    Linked(PathBuf),
     /// A GGUF file inside the program.
     Embedded {
         /// Its name in messages and adapters.
@@ -26,7 +29,7 @@ impl Source {
     /// The name for messages and for the adapter's configuration.
     pub fn name(&self) -> String {
         match self {
-            Source::Path(path) => path.display().to_string(),
+            Source::Path(path) | Source::Linked(path) => path.display().to_string(),
             Source::Embedded { name, .. } => (*name).into(),
         }
     }
@@ -47,7 +50,8 @@ impl Model {
     /// When it is missing, malformed, or of an unknown family.
     pub fn open(source: &Source) -> Result<Self> {
         let files = match source {
-            Source::Path(path) => ModelFiles::open(path)?,
+            Source::Linked(path) if path.is_dir() => ModelFiles::from_folder(Folder::open_following(path)?)?,
+            Source::Path(path) | Source::Linked(path) => ModelFiles::open(path)?,
             Source::Embedded { name, bytes } => ModelFiles::from_gguf(Mapped::from_static(name, bytes))?,
         };
         let config = Config::read(&files)?;

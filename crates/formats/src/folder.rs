@@ -1,7 +1,7 @@
 //! A folder of model files, from which names that come out of files can't lead elsewhere.
 //!
 //! Links are followed only where they end inside the folder, or inside `blobs` of the same entry of the Hugging Face cache
-//! (`models--x/snapshots/<revision>/file -> ../../blobs/<hash>`).
+//! (`models--x/snapshots/<revision>/file -> ../../blobs/<hash>`), or anywhere where the user says so.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -41,6 +41,19 @@ impl Folder {
         let mut roots = vec![root];
         roots.extend(blobs);
         Ok(Self { path: path.into(), files: Files::Disk(roots) })
+    }
+
+    /// The folder at `path`, whose links may lead anywhere: for a user who says so.
+    ///
+    /// # Errors
+    /// When it is missing or not a folder.
+    pub fn open_following(path: &Path) -> Result<Self> {
+        let folder = Self::open(path)?;
+        // Every path without links begins with the root of the one it is compared with.
+        let root = |path: &PathBuf| path.ancestors().last().map(Path::to_path_buf);
+        let Files::Disk(roots) = &folder.files else { return Ok(folder) };
+        let files = Files::Disk(roots.iter().filter_map(root).collect());
+        Ok(Self { files, ..folder })
     }
 
     /// Files that the program holds, as if they were in a folder of that name.

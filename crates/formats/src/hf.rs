@@ -17,7 +17,7 @@ use crate::tensor::{TensorInfo, TensorList};
 
 /// Real ones have a few kilobytes.
 const MAX_CONFIG_BYTES: usize = 1 << 20;
-/// Llama 3.1 405B's has 92 kilobytes.
+/// Real ones have some hundred kilobytes at most.
 const MAX_INDEX_BYTES: usize = 4 << 20;
 /// Llama 3.1 405B has 191.
 const MAX_SHARDS: usize = 1024;

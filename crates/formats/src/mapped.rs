@@ -99,6 +99,28 @@ impl Mapped {
     }
 }
 
+/// From now on a mapped file that became shorter, or whose disk fails, ends the process with one line and status 1 when the missing part
+/// is touched, as any other error does; without it the system ends the process with a signal. Nothing is written or cleaned up on the way, so what
+/// is on disk is what a power cut would leave. For a program to call at its start; a library does not decide about signals.
+pub fn outlive_short_files() {
+    #[cfg(unix)]
+    {
+        extern "C" fn end(_: libc::c_int) {
+            const LINE: &[u8] = b"error: a file that is in use became shorter or can't be read any more; was it replaced, or its disk removed?\n";
+            // SAFETY: both calls may be made from a signal handler, and the bytes are static.
+            unsafe {
+                libc::write(2, LINE.as_ptr().cast(), LINE.len());
+                libc::_exit(1);
+            }
+        }
+        let handler: extern "C" fn(libc::c_int) = end;
+        // SAFETY: the handler calls nothing but what a handler may, and never returns to the code that was interrupted.
+        unsafe {
+            libc::signal(libc::SIGBUS, handler as libc::sighandler_t);
+        }
+    }
+}
+
 /// Opens a regular file to be read.
 ///
 /// # Errors

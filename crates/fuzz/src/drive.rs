@@ -1,5 +1,5 @@
 //! The loop: a seed, damaged, handed to a target under the rules. The rules are those of SECURITY.md: no panic, at most twice the
-//! input plus 16 MiB held at once, under one second. The input that is being run is always in a file, so that one which takes the
+//! input plus 16 MiB held at once, under one second of processor time. The input that is being run is always in a file, so that one which takes the
 //! whole process down can be found there.
 
 use std::fs::File;
@@ -14,7 +14,7 @@ use crate::targets::Target;
 
 /// Bytes that a parser may hold beside twice its input.
 pub const BESIDE: usize = 16 << 20;
-/// The longest that one input may take.
+/// The most processor time that one input may take.
 pub const LONGEST: Duration = Duration::from_secs(1);
 /// Of so many inputs one begins with a seed that is dear to run.
 const RARE: usize = 512;

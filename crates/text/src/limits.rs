@@ -19,7 +19,7 @@ const MAX_GROWTH: usize = 64;
 const MAX_PIECE: usize = 256;
 /// Most added tokens; Gemma 3 has about 6 thousand.
 const MAX_ADDED: usize = 1 << 15;
-/// Most bytes of all added tokens; Gemma 3's have about 90 thousand.
+/// Most bytes of all added tokens; Gemma 3's have about 77 thousand.
 const MAX_ADDED_BYTES: usize = 1 << 18;
 /// Most special tokens around every text.
 const MAX_AROUND: usize = 64;

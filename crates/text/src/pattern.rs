@@ -10,7 +10,7 @@ use regex_automata::{Input, util::syntax};
 /// Bytes that a compiled pattern may take; the real ones need a few hundred kilobytes.
 const MAX_COMPILED: usize = 2 << 20;
 
-/// The longest pattern; the longest known has some 300 characters. A class of Unicode takes a thousand times its name.
+/// The longest pattern; the longest known has some 200 characters. A class of Unicode takes a thousand times its name.
 const MAX_SOURCE: usize = 1 << 11;
 
 /// Bytes that the engine may spend on states it caches while searching.

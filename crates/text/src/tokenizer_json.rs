@@ -23,7 +23,7 @@ use std::path::Path;
 /// The largest tokenizer.json that is read; Gemma 3's has 33 MB.
 const MAX_FILE: u64 = 256 << 20;
 
-/// The longest token, and the longest other word; the longest known token has some hundred bytes.
+/// The longest token, and the longest other word; the longest known token has 256 bytes.
 const MAX_TOKEN: usize = 1 << 16;
 
 /// The largest part beside vocabulary, merges and added tokens; the largest known have some kilobytes.

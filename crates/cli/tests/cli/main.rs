@@ -11,6 +11,8 @@ mod bad_output;
 mod bench;
 mod budget;
 mod built_in;
+#[cfg(unix)]
+mod changing_files;
 mod chat;
 mod closed_output;
 mod continuing;
@@ -28,6 +30,8 @@ mod options;
 mod order;
 mod picture;
 mod place;
+#[cfg(unix)]
+mod private;
 mod records;
 mod reports;
 mod spilling;

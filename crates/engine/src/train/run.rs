@@ -7,7 +7,7 @@ use pocketune_formats::peft::Adapter;
 use pocketune_kernels::update::{AdamW, Sgd};
 
 use super::planning::Task;
-use super::{Batches, Budget, LoraChoice, Optimizer, Prepared, Rows, TrainOptions, adapter, prepare};
+use super::{Advice, Batches, Budget, LoraChoice, Optimizer, Prepared, Rows, TrainOptions, adapter, prepare};
 use crate::backend::{Alone, Cpu, Outcome, Rule, Weights};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, LoraSpec, ParamId};
@@ -25,6 +25,10 @@ pub trait Host {
     fn now(&mut self) -> Duration;
     /// Something happened that a person or an app may want to know.
     fn event(&mut self, event: Event);
+    /// What the surroundings advise, asked for between steps.
+    fn advice(&mut self) -> Advice {
+        Advice::GO
+    }
 }
 
 /// What happens in a run.

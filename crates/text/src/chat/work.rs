@@ -4,7 +4,7 @@
 //! those that make much of little (`batch`, `format`, `center`), and values that nest deeper than any conversation.
 
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters, functions, tests};
@@ -254,8 +254,13 @@ fn method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> 
     made(minijinja_contrib::pycompat::unknown_method_callback(state, value, name, arguments)?)
 }
 
-/// An environment with all that chat templates use, and nothing else.
+/// An environment with all that chat templates use, and nothing else. It is made once; copies share it.
 pub(super) fn environment() -> Environment<'static> {
+    static BASE: LazyLock<Environment<'static>> = LazyLock::new(base);
+    BASE.clone()
+}
+
+fn base() -> Environment<'static> {
     let mut environment = Environment::empty();
     environment.set_unknown_method_callback(method);
     environment.set_formatter(|out, state, value| {
