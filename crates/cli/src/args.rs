@@ -47,6 +47,14 @@ pub enum Command {
     },
     /// Print the manual page.
     Man,
+    /// Delete what a run left for itself: checkpoints, spilled values, tokens.
+    Erase {
+        /// The run's adapter folder.
+        run: PathBuf,
+        /// Delete the adapter as well.
+        #[arg(long)]
+        adapter: bool,
+    },
     /// Download a known model, or `hf:owner/name` from the Hugging Face Hub.
     Pull {
         /// The model's name.
@@ -213,6 +221,8 @@ pub struct TrainArgs {
     #[command(flatten)]
     pub records: DataArgs,
     #[command(flatten)]
+    pub conditions: ConditionArgs,
+    #[command(flatten)]
     pub run: RunArgs,
 }
 
@@ -233,6 +243,25 @@ pub struct KeepingArgs {
     /// Stop after this time, to be gone on with by --resume: 90s, 20m, 1.5h.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub time_limit: Option<String>,
+}
+
+#[derive(Args)]
+pub struct ConditionArgs {
+    /// Pause while the machine runs on its battery.
+    #[arg(long)]
+    pub only_on_power: bool,
+    /// Pause while the battery has less than this, and until it has five more.
+    #[arg(long, value_name = "PERCENT")]
+    pub min_battery: Option<u8>,
+    /// Pause when the hottest sensor reaches this, until it is five degrees cooler; slow down four degrees before.
+    #[arg(long, value_name = "CELSIUS", allow_negative_numbers = true)]
+    pub max_temp: Option<f32>,
+    /// Pause outside of these hours, such as 22:00-06:30.
+    #[arg(long, value_name = "HH:MM-HH:MM")]
+    pub between: Option<String>,
+    /// Seconds between two looks at power, heat, hour and free memory.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub check_every: u64,
 }
 
 #[derive(Args)]
@@ -261,6 +290,9 @@ pub struct RunArgs {
     /// Memory for the whole process: 512MiB, 1.5GB, 50%, or min [default: what is available now, less a tenth].
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory_budget: Option<String>,
+    /// Follow links in the model's folder that lead out of it.
+    #[arg(long)]
+    pub follow_links: bool,
 }
 
 #[derive(Args)]
@@ -419,6 +451,12 @@ impl RunArgs {
     pub fn budget(&self) -> Result<pocketune::train::Budget, crate::Failure> {
         use pocketune::train::Budget;
         self.memory_budget.as_deref().map_or(Ok(Budget::Available), Budget::parse).map_err(crate::Failure::new)
+    }
+
+    /// The model at `path`.
+    pub fn source(&self, path: PathBuf) -> pocketune::model::Source {
+        use pocketune::model::Source;
+        if self.follow_links { Source::Linked(path) } else { Source::Path(path) }
     }
 
     /// As the engine takes it, with the rates that were kept for this machine.

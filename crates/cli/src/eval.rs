@@ -1,6 +1,5 @@
 //! `pocketune eval`.
 
-use pocketune::model::Source;
 use pocketune::train::{DataSource, EvalOptions, Score, evaluate, score};
 use serde_json::json;
 
@@ -10,7 +9,7 @@ use crate::{Failure, say};
 /// Measures and prints.
 pub fn run(args: EvalArgs) -> Result<(), Failure> {
     let options = EvalOptions {
-        model: Source::Path(args.model),
+        model: args.run.source(args.model),
         adapter: args.adapter,
         data: args.records.options(DataSource::Path(args.data)),
         batch_size: args.batch_size,

@@ -16,7 +16,7 @@ const MOST_TOKENS: usize = 1 << 24;
 pub fn run(args: GenerateArgs) -> Result<(), Failure> {
     let sampling = Sampling { temperature: args.temp, top_p: args.top_p, seed: args.seed };
     let request = Request {
-        model: Source::Path(args.model),
+        model: args.run.source(args.model),
         adapter: args.adapter,
         prompt: args.prompt,
         chat: args.chat,

@@ -3,6 +3,7 @@
 
 mod args;
 mod bench;
+mod conditions;
 mod config;
 mod convert;
 mod data;
@@ -27,6 +28,7 @@ use args::{Cli, Command, DataCommand};
 
 fn main() -> ExitCode {
     pocketune::store::outlive_file_limits();
+    pocketune_formats::mapped::outlive_short_files();
     let mut stopped = false;
     let result = understood().and_then(|(cli, matches)| match cli.command {
         Command::Train(args) => train::run(args, &matches).map(|end| stopped = matches!(end, train::End::Stopped)),
@@ -39,6 +41,9 @@ fn main() -> ExitCode {
         Command::Inspect { file } => {
             pocketune_formats::inspect::describe(&file).map_err(Failure::new).map(|text| say(&text))
         }
+        Command::Erase { run, adapter } => pocketune::store::erase(&run, adapter)
+            .map_err(Failure::new)
+            .map(|files| say(&format!("Erased {files} files\n"))),
         Command::Pull { name, into } => {
             pull::run(&name, into.as_deref()).map_err(Failure::new).map(|path| say(&format!("{}\n", path.display())))
         }
@@ -56,7 +61,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(message)) => {
             // Standard error may be closed; there is nobody left to tell then.
-            let _ = writeln!(std::io::stderr(), "error: {}", message.replace('\n', " "));
+            let _ = writeln!(std::io::stderr(), "error: {}", pocketune_formats::error::plain(&message));
             ExitCode::FAILURE
         }
     }

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use pocketune::backend::Alone;
-use pocketune::train::{Event, Host, Report, Summary};
+use pocketune::train::{Advice, Event, Host, Report, Summary};
 use serde_json::json;
 
 use crate::args::LogArg;
+use crate::conditions::Watch;
 use crate::memory_bar::{bar, mib};
 use crate::trace::Trace;
 use crate::train::planned;
@@ -27,6 +28,8 @@ pub struct Printer {
     /// What the plan was made for.
     budget: Option<usize>,
     line: Option<Line>,
+    /// What the machine advises.
+    watch: Watch,
 }
 
 /// The line that moves.
@@ -39,9 +42,9 @@ struct Line {
 }
 
 impl Printer {
-    pub fn new(log: LogArg, quiet: bool, trace: Option<Trace>) -> Self {
+    pub fn new(log: LogArg, quiet: bool, trace: Option<Trace>, watch: Watch) -> Self {
         let moves = !quiet && log == LogArg::Text && std::io::stderr().is_terminal();
-        Self { start: Instant::now(), log, quiet, trace, budget: None, line: moves.then(Line::default) }
+        Self { start: Instant::now(), log, quiet, trace, budget: None, line: moves.then(Line::default), watch }
     }
 
     /// Time since the run began.
@@ -99,6 +102,10 @@ impl Printer {
 impl Host for Printer {
     fn now(&mut self) -> Duration {
         self.start.elapsed()
+    }
+
+    fn advice(&mut self) -> Advice {
+        self.watch.advice(self.start.elapsed())
     }
 
     fn event(&mut self, event: Event) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{ArgMatches, CommandFactory, ValueEnum};
 use pocketune::graph::{Layers, LoraSpec, Target};
-use pocketune::model::{Model, Source};
+use pocketune::model::Model;
 use pocketune::plan::{Machine, Plan, PolicyName};
 use pocketune::store::hidden_folder;
 use pocketune::train::{
@@ -13,6 +13,7 @@ use pocketune::train::{
 };
 
 use crate::args::{CheckpointArg, Cli, LogArg, OptimizerArg, SchedulerArg, TrainArgs};
+use crate::conditions::Watch;
 use crate::memory_bar::{bar, mib};
 use crate::progress::Printer;
 use crate::trace::Trace;
@@ -46,7 +47,11 @@ pub fn run(args: Box<TrainArgs>, typed: &ArgMatches) -> Result<End, Failure> {
     let trace = args.memory_trace.as_deref().map(Trace::start).transpose()?;
     let prompt = args.sample.as_deref().or(built_in.then_some(demo::PROMPT));
     let before = prompt.map(|prompt| sample(&options, prompt, false)).transpose()?;
-    let mut printer = Printer::new(log, args.quiet, trace);
+    for folder in [Some(&options.adapter_path), options.spill_folder.as_ref()].into_iter().flatten() {
+        pocketune::store::clear_leftovers(folder).map_err(Failure::new)?;
+    }
+    let watch = Watch::new(&args.conditions, options.budget.bytes().unwrap_or(None))?;
+    let mut printer = Printer::new(log, args.quiet, trace, watch);
     let summary = match train(&options, &mut printer, &signals::heeded()).map_err(Failure::of_run)? {
         Ending::Done(summary) => summary,
         Ending::Stopped { iter, iters } => {
@@ -109,7 +114,7 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         Some(share) => return Err(Failure(format!("--warmup-ratio {share}: a share lies between 0 and 1"))),
     };
     Ok(TrainOptions {
-        model: args.model.clone().map_or(demo::MODEL, Source::Path),
+        model: args.model.clone().map_or(demo::MODEL, |path| args.run.source(path)),
         data: DataOptions {
             val_split: args.val_split,
             seed: args.seed,

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use pocketune_formats::error::plain;
+
 /// The result of anything a user can make fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -15,7 +17,7 @@ pub enum Error {
     #[error(transparent)]
     Text(#[from] pocketune_text::TextError),
     /// The model is of a kind that this build can't train.
-    #[error("{}: {fault}", path.display())]
+    #[error("{}: {}", path.display(), plain(fault))]
     Model {
         /// The model's file or folder.
         path: PathBuf,

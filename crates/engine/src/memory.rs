@@ -1,6 +1,7 @@
 //! What the process holds now and held at most, as the system counts it, without allocating.
 
 use std::io::Read;
+use std::path::Path;
 
 /// Resident memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,26 +66,34 @@ pub struct SystemMemory {
 
 /// What the system has; a quarter of the address space where it doesn't tell.
 pub fn system() -> SystemMemory {
+    let (total, available) = under(Path::new("/"));
     let unknown = usize::MAX / 4;
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    SystemMemory { total: total.unwrap_or(unknown), available: available.unwrap_or(unknown) }
+}
+
+/// What can be had without swapping, of a system whose files are under `root`; `None` where it doesn't tell.
+pub(crate) fn available_under(root: &Path) -> Option<usize> {
+    under(root).1
+}
+
+/// All memory and what is available of it, each where the system tells.
+fn under(root: &Path) -> (Option<usize>, Option<usize>) {
+    let text = std::fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         line.trim().trim_end_matches(" kB").trim().parse::<usize>().ok().map(|kib| kib * 1024)
     };
-    let mut system = SystemMemory {
-        total: field("MemTotal:").unwrap_or(unknown),
-        available: field("MemAvailable:").unwrap_or(unknown),
-    };
-    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
+    let (mut total, mut available) = (field("MemTotal:"), field("MemAvailable:"));
+    let number = |path: &str| std::fs::read_to_string(root.join(path)).ok()?.trim().parse::<usize>().ok();
     let groups = [
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current"),
+        ("sys/fs/cgroup/memory/memory.limit_in_bytes", "sys/fs/cgroup/memory/memory.usage_in_bytes"),
     ];
     for (limit, used) in groups {
-        if let Some(limit) = number(limit).filter(|&limit| limit < system.total) {
-            system.total = limit;
-            system.available = system.available.min(limit.saturating_sub(number(used).unwrap_or(0)));
+        if let Some(limit) = number(limit).filter(|&limit| total.is_none_or(|total| limit < total)) {
+            let room = limit.saturating_sub(number(used).unwrap_or(0));
+            (total, available) = (Some(limit), Some(available.map_or(room, |available| available.min(room))));
         }
     }
-    system
+    (total, available)
 }

@@ -1,8 +1,9 @@
 //! A model as a user names it: its files, its configuration, its tokenizer and its chat template.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use pocketune_formats::ModelFiles;
+use pocketune_formats::folder::Folder;
+use pocketune_formats::{Mapped, ModelFiles};
 use pocketune_text::{ChatTemplate, Tokenizer};
 
 use crate::error::{Error, Result};
@@ -13,6 +14,8 @@ use crate::families::Config;
 pub enum Source {
     /// A GGUF file or a Hugging Face folder.
     Path(PathBuf),
+    /// A GGUF file, or a Hugging Face folder whose links may lead anywhere: its user says so.
+    Linked(PathBuf),
     /// A GGUF file inside the program.
     Embedded {
         /// Its name in messages and adapters.
@@ -26,7 +29,7 @@ impl Source {
     /// The name for messages and for the adapter's configuration.
     pub fn name(&self) -> String {
         match self {
-            Source::Path(path) => path.display().to_string(),
+            Source::Path(path) | Source::Linked(path) => path.display().to_string(),
             Source::Embedded { name, .. } => (*name).into(),
         }
     }
@@ -47,8 +50,9 @@ impl Model {
     /// When it is missing, malformed, or of an unknown family.
     pub fn open(source: &Source) -> Result<Self> {
         let files = match source {
-            Source::Path(path) => ModelFiles::open(path)?,
-            Source::Embedded { name, bytes } => ModelFiles::from_gguf_bytes(name, bytes)?,
+            Source::Linked(path) if path.is_dir() => ModelFiles::from_folder(Folder::open_following(path)?)?,
+            Source::Path(path) | Source::Linked(path) => ModelFiles::open(path)?,
+            Source::Embedded { name, bytes } => ModelFiles::from_gguf(Mapped::from_static(name, bytes))?,
         };
         let config = Config::read(&files)?;
         Ok(Self { files, config })
@@ -75,10 +79,11 @@ impl Model {
     /// # Errors
     /// When there is none or it is malformed.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
-        Ok(match (self.files.gguf(), self.files.folder()) {
-            (Some(gguf), _) => Tokenizer::from_gguf(gguf)?,
-            (None, folder) => Tokenizer::from_hf_folder(folder.unwrap_or(Path::new(".")))?,
-        })
+        match (self.files.gguf(), self.files.folder()) {
+            (Some(gguf), _) => Ok(Tokenizer::from_gguf(gguf)?),
+            (None, Some(folder)) => Ok(Tokenizer::from_folder(folder)?),
+            (None, None) => unreachable!("a model is a GGUF file or a folder"),
+        }
     }
 
     /// Checks that the model knows every token of a sequence.
@@ -97,9 +102,10 @@ impl Model {
     /// # Errors
     /// When it is malformed.
     pub fn chat_template(&self) -> Result<Option<ChatTemplate>> {
-        Ok(match (self.files.gguf(), self.files.folder()) {
-            (Some(gguf), _) => ChatTemplate::from_gguf(gguf)?,
-            (None, folder) => ChatTemplate::find(folder.unwrap_or(Path::new(".")))?,
-        })
+        match (self.files.gguf(), self.files.folder()) {
+            (Some(gguf), _) => Ok(ChatTemplate::from_gguf(gguf)?),
+            (None, Some(folder)) => Ok(ChatTemplate::from_folder(folder)?),
+            (None, None) => unreachable!("a model is a GGUF file or a folder"),
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! [`Storage`], which tests replace by one that crashes; files without a name, which no crash can leave half, are the system's own.
 
 mod checkpoint;
+mod erase;
 mod file;
 mod folder;
 mod lock;
@@ -13,6 +14,7 @@ mod tokens;
 use std::path::{Path, PathBuf};
 
 pub use checkpoint::{Body, CHUNK, Checkpoints, Saved};
+pub use erase::{STATE, clear_leftovers, erase};
 pub use file::{check_file, check_writable, write_file};
 pub use folder::{FolderWriter, settle};
 pub use lock::RunLock;

@@ -9,6 +9,12 @@ use crate::{gguf, peft, safetensors_file};
 /// The result of reading a file.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// Text with its control characters escaped, so that what a file says is one line and can't steer a terminal.
+pub fn plain(text: &str) -> String {
+    let escaped = |c: char| c.is_control().then(|| c.escape_default());
+    text.chars().flat_map(|c| escaped(c).into_iter().flatten().chain((!c.is_control()).then_some(c))).collect()
+}
+
 /// Something wrong with a file or a folder that a user named.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -91,7 +97,7 @@ pub enum Error {
         target: PathBuf,
     },
     /// JSON that does not parse, or has another shape than its kind.
-    #[error("{}: malformed JSON: {source}", path.display())]
+    #[error("{}: malformed JSON: {}", path.display(), plain(&source.to_string()))]
     Json {
         /// The file.
         path: PathBuf,

@@ -11,11 +11,15 @@ use serde::Deserialize;
 use crate::error::{Error, Result};
 use crate::folder::Folder;
 use crate::mapped::Mapped;
+use crate::peft;
 use crate::safetensors_file;
 use crate::tensor::{TensorInfo, TensorList};
 
+/// Real ones have a few kilobytes.
 const MAX_CONFIG_BYTES: usize = 1 << 20;
-const MAX_INDEX_BYTES: usize = 16 << 20;
+/// Real ones have some hundred kilobytes at most.
+const MAX_INDEX_BYTES: usize = 4 << 20;
+/// Llama 3.1 405B has 191.
 const MAX_SHARDS: usize = 1024;
 
 const CONFIG: &str = "config.json";
@@ -35,17 +39,17 @@ struct Index {
 }
 
 impl HfFolder {
-    /// Opens the folder, maps its weights and reads their headers.
+    /// Maps the weights of a folder and reads their headers.
     ///
     /// # Errors
     /// When a file is missing or malformed.
-    pub fn open(path: &Path) -> Result<(Self, Vec<Mapped>, TensorList)> {
-        let folder = Folder::open(path)?;
-        let Some(config) = folder.json::<serde_json::Map<_, _>>(CONFIG, MAX_CONFIG_BYTES)? else {
+    pub fn read(folder: Folder) -> Result<(Self, Vec<Mapped>, TensorList)> {
+        let path = folder.path();
+        let Some(config) = folder.document::<serde_json::Map<_, _>>(CONFIG, MAX_CONFIG_BYTES)? else {
             return Err(Error::FolderLacks { path: path.into(), wanted: CONFIG, hint: hint_without_config(&folder) });
         };
         let single = folder.file(SINGLE)?.is_some();
-        let index: Option<Index> = if single { None } else { folder.json(INDEX, MAX_INDEX_BYTES)? };
+        let index: Option<Index> = if single { None } else { folder.document(INDEX, MAX_INDEX_BYTES)? };
         let shards = match &index {
             Some(index) => shard_names(path, index)?,
             None if single => vec![SINGLE],
@@ -112,7 +116,7 @@ fn lacks_weights(folder: &Folder) -> Error {
 }
 
 fn hint_without_config(folder: &Folder) -> String {
-    if folder.path().join("adapter_config.json").exists() {
+    if matches!(folder.file(peft::CONFIG_FILE), Ok(Some(_))) {
         return "; it is an adapter, not a model".into();
     }
     match folder.find_ending(".gguf") {

@@ -9,6 +9,7 @@ pub mod folder;
 pub mod gguf;
 pub mod hf;
 pub mod inspect;
+pub mod json;
 pub mod lora;
 pub mod mapped;
 pub mod mlx;

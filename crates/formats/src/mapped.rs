@@ -1,4 +1,4 @@
-//! A read-only mapping of a regular file, or bytes that are part of the program.
+//! A read-only mapping of a regular file, or bytes that the program has or holds.
 //!
 //! The only place of this crate with `unsafe`. It refuses what is no regular file (a FIFO would block, a device has no
 //! end) and empty files. It never writes, and never reads a page that nobody asked for.
@@ -23,6 +23,7 @@ pub struct Mapped {
 enum Bytes {
     Map(Arc<Mmap>),
     Static(&'static [u8]),
+    Held(Arc<[u8]>),
 }
 
 impl Mapped {
@@ -32,12 +33,8 @@ impl Mapped {
     /// When it is missing, not a regular file, empty, or refused by the system.
     pub fn open(path: &Path) -> Result<Self> {
         let io = |source| Error::Io { path: path.into(), source };
-        // Looked at before it is opened, since opening a device can have effects; and again after, since names can be moved.
-        check_regular(path, &metadata(path)?)?;
-        let file = open_without_blocking(path).map_err(io)?;
-        let found = file.metadata().map_err(io)?;
-        check_regular(path, &found)?;
-        if found.len() == 0 {
+        let file = open_regular(path)?;
+        if file.metadata().map_err(io)?.len() == 0 {
             return Err(Error::Empty { path: path.into() });
         }
         // SAFETY: the mapping is read-only and private to this type, which hands out shared slices only. Another
@@ -58,7 +55,12 @@ impl Mapped {
         Self { path: Path::new(name).into(), bytes: Bytes::Static(bytes) }
     }
 
-    /// The file's path, or the name given to embedded bytes.
+    /// Bytes that are held in memory, under a name for messages.
+    pub fn from_bytes(name: &str, bytes: impl Into<Arc<[u8]>>) -> Self {
+        Self { path: Path::new(name).into(), bytes: Bytes::Held(bytes.into()) }
+    }
+
+    /// The file's path, or the name given to bytes that were in no file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -68,6 +70,7 @@ impl Mapped {
         match &self.bytes {
             Bytes::Map(map) => map,
             Bytes::Static(bytes) => bytes,
+            Bytes::Held(bytes) => bytes,
         }
     }
 
@@ -94,6 +97,41 @@ impl Mapped {
     fn contains(&self, offset: usize, len: usize) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.bytes().len())
     }
+}
+
+/// From now on a mapped file that became shorter, or whose disk fails, ends the process with one line and status 1 when the missing part
+/// is touched, as any other error does; without it the system ends the process with a signal. Nothing is written or cleaned up on the way, so what
+/// is on disk is what a power cut would leave. For a program to call at its start; a library does not decide about signals.
+pub fn outlive_short_files() {
+    #[cfg(unix)]
+    {
+        extern "C" fn end(_: libc::c_int) {
+            const LINE: &[u8] = b"error: a file that is in use became shorter or can't be read any more; was it replaced, or its disk removed?\n";
+            // SAFETY: both calls may be made from a signal handler, and the bytes are static.
+            unsafe {
+                libc::write(2, LINE.as_ptr().cast(), LINE.len());
+                libc::_exit(1);
+            }
+        }
+        let handler: extern "C" fn(libc::c_int) = end;
+        // SAFETY: the handler calls nothing but what a handler may, and never returns to the code that was interrupted.
+        unsafe {
+            libc::signal(libc::SIGBUS, handler as libc::sighandler_t);
+        }
+    }
+}
+
+/// Opens a regular file to be read.
+///
+/// # Errors
+/// When it is missing, not a regular file, or refused by the system.
+pub fn open_regular(path: &Path) -> Result<File> {
+    let io = |source| Error::Io { path: path.into(), source };
+    // Looked at before it is opened, since opening a device can have effects; and again after, since names can be moved.
+    check_regular(path, &metadata(path)?)?;
+    let file = open_without_blocking(path).map_err(io)?;
+    check_regular(path, &file.metadata().map_err(io)?)?;
+    Ok(file)
 }
 
 /// What the system says of `path`, links followed.

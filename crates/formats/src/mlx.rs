@@ -41,7 +41,7 @@ impl Adapter {
     /// When a file is missing or malformed, or the adapter is not plain LoRA.
     pub fn open(folder: &Path) -> Result<Self> {
         let folder = Folder::open(folder)?;
-        let config: Option<Map<String, Value>> = folder.json(CONFIG_FILE, MAX_CONFIG_BYTES)?;
+        let config: Option<Map<String, Value>> = folder.document(CONFIG_FILE, MAX_CONFIG_BYTES)?;
         let Some(config) = config else {
             return Err(Error::FolderLacks { path: folder.path().into(), wanted: CONFIG_FILE, hint: String::new() });
         };

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use pocketune_kernels::BlockType;
 
 use crate::error::{Error, Result};
+use crate::folder::Folder;
 use crate::gguf::{self, Gguf};
 use crate::hf::HfFolder;
 use crate::mapped::{self, Mapped};
@@ -34,8 +35,7 @@ impl ModelFiles {
     /// When it is missing, something else, or malformed.
     pub fn open(path: &Path) -> Result<Self> {
         if mapped::metadata(path)?.is_dir() {
-            let (folder, files, tensors) = HfFolder::open(path)?;
-            return Ok(Self { path: path.into(), files, tensors, format: Format::Hf(folder) });
+            return Self::from_folder(Folder::open(path)?);
         }
         let file = Mapped::open(path)?;
         if !file.bytes().starts_with(&gguf::MAGIC) {
@@ -44,15 +44,21 @@ impl ModelFiles {
         Self::from_gguf(file)
     }
 
-    /// Opens a GGUF file that is part of the program, under a name for messages.
+    /// Opens a Hugging Face folder.
+    ///
+    /// # Errors
+    /// When a file is missing or malformed.
+    pub fn from_folder(folder: Folder) -> Result<Self> {
+        let path = folder.path().to_path_buf();
+        let (folder, files, tensors) = HfFolder::read(folder)?;
+        Ok(Self { path, files, tensors, format: Format::Hf(folder) })
+    }
+
+    /// Opens a GGUF file that is mapped, or held by the program.
     ///
     /// # Errors
     /// When it is malformed.
-    pub fn from_gguf_bytes(name: &str, bytes: &'static [u8]) -> Result<Self> {
-        Self::from_gguf(Mapped::from_static(name, bytes))
-    }
-
-    fn from_gguf(file: Mapped) -> Result<Self> {
+    pub fn from_gguf(file: Mapped) -> Result<Self> {
         let path = file.path().to_path_buf();
         let (gguf, tensors) = Gguf::read(&file, 0)?;
         match gguf.meta().get_u64("split.count")? {
@@ -99,10 +105,10 @@ impl ModelFiles {
     }
 
     /// The Hugging Face folder, where it is one.
-    pub fn folder(&self) -> Option<&Path> {
+    pub fn folder(&self) -> Option<&Folder> {
         match &self.format {
             Format::Gguf(_) => None,
-            Format::Hf(folder) => Some(folder.folder().path()),
+            Format::Hf(folder) => Some(folder.folder()),
         }
     }
 

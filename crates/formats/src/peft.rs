@@ -80,9 +80,16 @@ impl Adapter {
     /// # Errors
     /// When a file is missing or malformed, or the adapter is not plain LoRA.
     pub fn open(folder: &Path) -> Result<Self> {
-        let folder = Folder::open(folder)?;
+        Self::read(&Folder::open(folder)?)
+    }
+
+    /// Reads the adapter of a folder.
+    ///
+    /// # Errors
+    /// When a file is missing or malformed, or the adapter is not plain LoRA.
+    pub fn read(folder: &Folder) -> Result<Self> {
         let lacks = |wanted, hint| Error::FolderLacks { path: folder.path().into(), wanted, hint };
-        let Some(config) = folder.json(CONFIG_FILE, MAX_CONFIG_BYTES)? else {
+        let Some(config) = folder.document(CONFIG_FILE, MAX_CONFIG_BYTES)? else {
             return Err(lacks(CONFIG_FILE, String::new()));
         };
         let config = AdapterConfig::from_json(&config)

@@ -323,7 +323,7 @@ mod tests {
     fn a_run_longer_than_the_bound_is_still_covered_whole() {
         let vocab = vocab(&["a", "aa"]);
         let mut merges = Merges::new();
-        merges.push(0, 0, 1);
+        merges.push(0, 0, 1).unwrap();
         merges.index();
         let bpe = Bpe::new(vocab, Rule::Ranks(merges), Fallback::default(), false, true);
         let ids = encode(&bpe, &"a".repeat(2 * MAX_SYMBOLS + 6));

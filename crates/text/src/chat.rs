@@ -1,30 +1,32 @@
 //! Chat templates: the Jinja text that turns messages into the model's own format, run as `transformers` runs it. A
-//! template is a stranger's program, so its steps, its depth and its output are bounded, and it sees nothing but the
+//! template is a stranger's program, so its steps, its depth and all that it makes are bounded, and it sees nothing but the
 //! messages. It refuses to read the clock: `strftime_now` answers with a fixed day, because a training run must not
 //! depend on the day it is started.
 
+mod rewrite;
+mod work;
+
 use crate::error::{Result, TextError};
-use crate::hf_folder::{open, read_json};
+use crate::hf_folder;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, ErrorKind, State, Value, context};
 use pocketune_formats::Gguf;
+use pocketune_formats::folder::Folder;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::path::Path;
 
 /// Steps that a template may take; the longest real ones take some hundred for each message.
-const FUEL: u64 = 20_000_000;
+const FUEL: u64 = 4_000_000;
 
 /// How deep macros, loops and includes may nest.
 const MAX_DEPTH: usize = 100;
 
-/// Bytes that a template may write for one record.
-const MAX_OUTPUT: usize = 64 << 20;
-
 /// The largest template text; the longest known have some 20 kilobytes.
-const MAX_SOURCE: usize = 1 << 20;
+const MAX_SOURCE: usize = 1 << 17;
 
 /// The name under which the only template of an environment is kept.
 const NAME: &str = "chat";
@@ -56,12 +58,14 @@ pub struct Rendered {
     pub marked: Vec<Range<usize>>,
 }
 
-/// `chat_template` of tokenizer_config.json: one template, or several with names.
+/// The field of tokenizer_config.json, not yet parsed.
 #[derive(Deserialize)]
-struct ConfigJson {
-    chat_template: Option<TemplatesJson>,
+struct ConfigJson<'a> {
+    #[serde(borrow)]
+    chat_template: Option<&'a RawValue>,
 }
 
+/// One template, or several with names.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum TemplatesJson {
@@ -81,32 +85,30 @@ impl ChatTemplate {
         if source.len() > MAX_SOURCE {
             return Err(TextError::TooLarge { what: "the chat template".into(), limit: MAX_SOURCE as u64 });
         }
-        let mut environment = Environment::new();
+        let mut environment = work::environment();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(template_error)?;
-        environment.set_syntax(syntax);
+        let (source, marks_assistant) = with_generation_calls(source);
+        let template = rewrite::rewrite(&source, syntax).map_err(template_error)?;
         environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(MAX_DEPTH);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
-        environment.add_filter("tojson", to_json);
         environment.add_function("marked_generation", marked_generation);
-        let (source, marks_assistant) = with_generation_calls(source);
-        environment.add_template_owned(NAME, source).map_err(template_error)?;
+        work::add_filter(&mut environment, "tojson", Value::from_function(to_json), work::Price::Written);
+        work::add_template(&mut environment, NAME, template).map_err(template_error)?;
         Ok(Self { environment, marks_assistant })
     }
 
     /// Looks for the template of a Hugging Face folder: chat_template.jinja, else tokenizer_config.json.
-    pub fn find(folder: &Path) -> Result<Option<Self>> {
-        let path = folder.join("chat_template.jinja");
-        if let Some(mut file) = open(&path)? {
-            let mut source = String::new();
-            file.read_to_string(&mut source).map_err(|error| TextError::io(&path, error))?;
+    pub fn from_folder(folder: &Folder) -> Result<Option<Self>> {
+        if let Some(source) = hf_folder::text(folder, "chat_template.jinja")? {
             return Self::new(&source).map(Some);
         }
-        let config: Option<ConfigJson> = read_json(&folder.join("tokenizer_config.json"))?;
-        match config.and_then(|config| config.chat_template) {
+        let Some(file) = hf_folder::tokenizer_config(folder)? else { return Ok(None) };
+        let what = "tokenizer_config.json";
+        let config: ConfigJson = hf_folder::parse(what, file.bytes())?;
+        match hf_folder::field(what, config.chat_template)? {
             None => Ok(None),
             Some(TemplatesJson::One(source)) => Self::new(&source).map(Some),
             Some(TemplatesJson::Named(templates)) => {
@@ -124,9 +126,14 @@ impl ChatTemplate {
     /// Reads a template from a file of its own.
     pub fn from_file(path: &Path) -> Result<Self> {
         let needed_for = "it was named as the chat template";
-        let mut file = open(path)?.ok_or(TextError::MissingFile { path: path.into(), needed_for })?;
+        // Opening a FIFO would wait for its writer forever.
+        if !path.is_file() {
+            return Err(TextError::MissingFile { path: path.into(), needed_for });
+        }
+        let file = std::fs::File::open(path).map_err(|error| TextError::io(path, error))?;
         let mut source = String::new();
-        file.read_to_string(&mut source).map_err(|error| TextError::io(path, error))?;
+        let read = file.take(MAX_SOURCE as u64 + 1).read_to_string(&mut source);
+        read.map_err(|error| TextError::io(path, error))?;
         Self::new(&source)
     }
 
@@ -155,10 +162,9 @@ impl ChatTemplate {
             bos_token => ends.bos,
             eos_token => ends.eos,
         };
-        let mut out = Bounded(Vec::new());
-        template.render_captured_to(context, &mut out).map_err(template_error)?;
-        let text = String::from_utf8(out.0);
-        let text = text.map_err(|_| TextError::Template("it wrote something that is not UTF-8".into()))?;
+        let bytes: usize = messages.iter().chain(tools).map(json_bytes).sum();
+        work::begin(bytes + ends.bos.len() + ends.eos.len());
+        let text = template.render(context).map_err(template_error)?;
         if self.marks_assistant { taken_out(&text) } else { Ok(Rendered { text, marked: Vec::new() }) }
     }
 }
@@ -198,20 +204,13 @@ fn forged() -> TextError {
     TextError::Template("a text has U+FDD0 or U+FDD1 in it, by which the assistant's words are marked".into())
 }
 
-/// A buffer that fails when a template writes too much.
-struct Bounded(Vec<u8>);
-
-impl Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_OUTPUT {
-            return Err(io::Error::other(format!("it writes more than {MAX_OUTPUT} bytes")));
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+/// About how many bytes a JSON value has.
+fn json_bytes(json: &serde_json::Value) -> usize {
+    match json {
+        serde_json::Value::String(text) => text.len(),
+        serde_json::Value::Array(list) => list.iter().map(json_bytes).sum(),
+        serde_json::Value::Object(map) => map.iter().map(|(key, value)| key.len() + json_bytes(value)).sum(),
+        _ => 8,
     }
 }
 
@@ -327,7 +326,7 @@ fn to_json(value: &Value, options: Kwargs) -> std::result::Result<String, miniji
     let mut out = Vec::new();
     let written = match indent {
         Some(width) => {
-            let indent = " ".repeat(width.min(16));
+            let indent = " ".repeat(width.min(8));
             let formatter = serde_json::ser::PrettyFormatter::with_indent(indent.as_bytes());
             value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, formatter))
         }

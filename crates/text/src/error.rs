@@ -1,6 +1,7 @@
 //! The errors of this crate. Each one says in one line what is wrong with the input: the file or the line, and the part
 //! of it. It refuses to carry advice about the program; only what its user can mend is named.
 
+use pocketune_formats::error::plain;
 use std::path::{Path, PathBuf};
 
 /// What can be wrong with a tokenizer, a chat template or a data file.
@@ -31,7 +32,7 @@ pub enum TextError {
         limit: u64,
     },
     /// A JSON file is malformed or holds something that is not understood.
-    #[error("{what}: {source}")]
+    #[error("{what}: {}", plain(&source.to_string()))]
     Json {
         /// The file.
         what: String,
@@ -42,10 +43,10 @@ pub enum TextError {
     #[error(transparent)]
     Format(#[from] pocketune_formats::Error),
     /// The tokenizer's vocabulary, merges or parts are broken or of a kind that is not supported.
-    #[error("tokenizer: {0}")]
+    #[error("tokenizer: {}", plain(.0))]
     Tokenizer(String),
     /// A regular expression of the tokenizer can't be run by a linear-time engine.
-    #[error("tokenizer: the pattern `{pattern}` is not supported: {reason}")]
+    #[error("tokenizer: the pattern `{}` is not supported: {}", plain(pattern), plain(reason))]
     Pattern {
         /// The pattern, as the file has it.
         pattern: String,
@@ -53,13 +54,13 @@ pub enum TextError {
         reason: String,
     },
     /// The chat template is absent, malformed, or refused these messages.
-    #[error("chat template: {0}")]
+    #[error("chat template: {}", plain(.0))]
     Template(String),
     /// A data file could not be read on.
     #[error("{0}")]
     Reading(std::io::Error),
     /// A line of a data file is not a record.
-    #[error("line {line}: {reason}")]
+    #[error("line {line}: {}", plain(reason))]
     Record {
         /// The line's number, from 1.
         line: u64,
@@ -72,6 +73,14 @@ impl TextError {
     /// An error about the tokenizer's content.
     pub(crate) fn tokenizer(reason: impl Into<String>) -> Self {
         Self::Tokenizer(reason.into())
+    }
+
+    /// The same error about the file at `path`, where it is one about JSON.
+    pub(crate) fn of_file(self, path: &Path) -> Self {
+        match self {
+            Self::Json { source, .. } => Self::Json { what: path.display().to_string(), source },
+            other => other,
+        }
     }
 
     /// An error of the system about one file.

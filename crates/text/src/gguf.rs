@@ -7,6 +7,7 @@ use crate::bpe::{Bpe, Fallback, Rule};
 use crate::byte_level;
 use crate::decode::Decoding;
 use crate::error::{Result, TextError};
+use crate::limits;
 use crate::merges::Merges;
 use crate::normalize::Normalizer;
 use crate::split::{GPT2, Splitter};
@@ -63,15 +64,18 @@ fn tokens(meta: &Meta) -> Result<(Vocab, Vec<AddedToken>, Option<u32>)> {
     for (id, bytes) in array(meta, "tokenizer.ggml.tokens")?.strings()?.enumerate() {
         let id = u32::try_from(id).map_err(|_| TextError::tokenizer("the vocabulary is too large"))?;
         match types.next() {
-            Some(kind @ (CONTROL | USER_DEFINED)) => added.push(AddedToken {
-                id,
-                content: text(bytes)?.to_owned(),
-                single_word: false,
-                lstrip: false,
-                rstrip: false,
-                normalized: false,
-                special: kind == CONTROL,
-            }),
+            Some(kind @ (CONTROL | USER_DEFINED)) => {
+                added.push(AddedToken {
+                    id,
+                    content: text(bytes)?.to_owned(),
+                    single_word: false,
+                    lstrip: false,
+                    rstrip: false,
+                    normalized: false,
+                    special: kind == CONTROL,
+                });
+                limits::check_added(&added)?;
+            }
             kind => {
                 vocab.insert(id, bytes)?;
                 unk = if kind == Some(UNKNOWN) { Some(id) } else { unk };

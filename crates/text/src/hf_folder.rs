@@ -1,22 +1,29 @@
 //! The tokenizer of a Hugging Face folder: tokenizer.json, and the ends of a text from the small files beside it. It
-//! refuses folders without tokenizer.json; older vocabularies (vocab.json with merges.txt, tokenizer.model) are not read.
+//! refuses folders without tokenizer.json; older vocabularies (vocab.json with merges.txt, tokenizer.model) are not read. Files are
+//! opened as [`Folder`] allows: no links that lead elsewhere, no pipes.
 
 use crate::error::{Result, TextError};
 use crate::tokenizer::Tokenizer;
+use pocketune_formats::Mapped;
+use pocketune_formats::folder::Folder;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use std::fs::File;
-use std::io::{BufReader, ErrorKind, Read};
-use std::path::Path;
+use serde_json::value::RawValue;
+use std::io;
 
 /// The largest configuration file that is read; Gemma 3's tokenizer_config.json has 1.2 MB.
-const MAX_FILE: u64 = 32 << 20;
+const MAX_FILE: usize = 8 << 20;
 
-/// What tokenizer_config.json says of the ends of a text.
+/// The largest field that is read of one: parsing may take sixteen times as much.
+const MAX_FIELD: usize = 1 << 19;
+
+/// What tokenizer_config.json says of the ends of a text, not yet parsed.
 #[derive(Deserialize)]
-struct TokenizerConfig {
-    bos_token: Option<TokenJson>,
-    eos_token: Option<TokenJson>,
+struct TokenizerConfig<'a> {
+    #[serde(borrow)]
+    bos_token: Option<&'a RawValue>,
+    #[serde(borrow)]
+    eos_token: Option<&'a RawValue>,
 }
 
 /// A token, as text or as an object.
@@ -27,11 +34,13 @@ enum TokenJson {
     Object { content: String },
 }
 
-/// What config.json and generation_config.json say of the ends of a text.
+/// What config.json and generation_config.json say of the ends of a text, not yet parsed.
 #[derive(Deserialize)]
-struct ModelConfig {
-    bos_token_id: Option<IdJson>,
-    eos_token_id: Option<IdJson>,
+struct ModelConfig<'a> {
+    #[serde(borrow)]
+    bos_token_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    eos_token_id: Option<&'a RawValue>,
 }
 
 /// An id, or several of which the first counts.
@@ -42,38 +51,40 @@ enum IdJson {
     Many(Vec<u32>),
 }
 
-impl IdJson {
-    fn first(&self) -> Option<u32> {
-        match self {
-            Self::One(id) => Some(*id),
-            Self::Many(ids) => ids.first().copied(),
-        }
-    }
-}
-
 impl Tokenizer {
     /// Reads the tokenizer of a Hugging Face model folder. The end of a text is the one that tokenizer_config.json
     /// names; failing that, generation_config.json's or config.json's.
-    pub fn from_hf_folder(folder: &Path) -> Result<Self> {
-        let path = folder.join("tokenizer.json");
-        if !path.is_file() {
+    pub fn from_folder(folder: &Folder) -> Result<Self> {
+        let Some(file) = folder.stream("tokenizer.json")? else {
             let needed_for = "the tokenizer of a Hugging Face folder is read from it";
-            return Err(TextError::MissingFile { path, needed_for });
-        }
-        let mut tokenizer = Self::from_json_file(&path)?;
+            return Err(TextError::MissingFile { path: folder.path().join("tokenizer.json"), needed_for });
+        };
+        let mut tokenizer =
+            Self::from_json_reader(file).map_err(|error| error.of_file(&folder.path().join("tokenizer.json")))?;
         let (mut bos, mut eos) = (None, None);
-        if let Some(config) = read_json::<TokenizerConfig>(&folder.join("tokenizer_config.json"))? {
-            bos = named(&tokenizer, "bos_token", config.bos_token)?;
-            eos = named(&tokenizer, "eos_token", config.eos_token)?;
+        let mut what = "tokenizer_config.json";
+        if let Some(file) = folder.small(what, MAX_FILE)? {
+            let config: TokenizerConfig = parse(what, file.bytes())?;
+            bos = named(&tokenizer, "bos_token", field(what, config.bos_token)?)?;
+            eos = named(&tokenizer, "eos_token", field(what, config.eos_token)?)?;
         }
         for name in ["generation_config.json", "config.json"] {
             if bos.is_some() && eos.is_some() {
                 break;
             }
-            let Some(config) = read_json::<ModelConfig>(&folder.join(name))? else { continue };
-            let known = |id: &u32| tokenizer.token_bytes(*id).is_some();
-            bos = bos.or(config.bos_token_id.as_ref().and_then(IdJson::first).filter(known));
-            eos = eos.or(config.eos_token_id.as_ref().and_then(IdJson::first).filter(known));
+            what = name;
+            let Some(file) = folder.small(what, MAX_FILE)? else { continue };
+            let config: ModelConfig = parse(what, file.bytes())?;
+            let id = |json| -> Result<Option<u32>> {
+                let id = match field(what, json)? {
+                    Some(IdJson::One(id)) => Some(id),
+                    Some(IdJson::Many(ids)) => ids.first().copied(),
+                    None => None,
+                };
+                Ok(id.filter(|&id| tokenizer.token_bytes(id).is_some()))
+            };
+            bos = bos.or(id(config.bos_token_id)?);
+            eos = eos.or(id(config.eos_token_id)?);
         }
         tokenizer.set_ends(bos, eos);
         Ok(tokenizer)
@@ -83,27 +94,35 @@ impl Tokenizer {
 fn named(tokenizer: &Tokenizer, key: &str, token: Option<TokenJson>) -> Result<Option<u32>> {
     let Some(TokenJson::Text(text) | TokenJson::Object { content: text }) = token else { return Ok(None) };
     match tokenizer.token_id(&text) {
-        None => Err(TextError::tokenizer(format!("tokenizer_config.json names `{text}` as {key}, which is no token"))),
+        None => Err(TextError::tokenizer(format!("tokenizer_config.json names {text:?} as {key}, which is no token"))),
         found => Ok(found),
     }
 }
 
-/// Reads a small JSON file; `None` when there is none.
-pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
-    let Some(reader) = open(path)? else { return Ok(None) };
-    let parsed = serde_json::from_reader(reader);
-    parsed.map(Some).map_err(|source| TextError::Json { what: path.display().to_string(), source })
+/// Parses a small JSON file.
+pub(crate) fn parse<'a, T: Deserialize<'a>>(what: &str, bytes: &'a [u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|source| TextError::Json { what: what.into(), source })
 }
 
-/// Opens a small file; `None` when there is none.
-pub(crate) fn open(path: &Path) -> Result<Option<impl Read + use<>>> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        opened => opened.map_err(|source| TextError::io(path, source))?,
-    };
-    let size = file.metadata().map_err(|source| TextError::io(path, source))?.len();
-    if size > MAX_FILE {
-        return Err(TextError::TooLarge { what: path.display().to_string(), limit: MAX_FILE });
+/// Parses one field of it.
+pub(crate) fn field<T: DeserializeOwned>(what: &str, json: Option<&RawValue>) -> Result<Option<T>> {
+    match json.map(RawValue::get) {
+        None | Some("null") => Ok(None),
+        Some(json) if json.len() > MAX_FIELD => {
+            Err(TextError::TooLarge { what: format!("a field of {what}"), limit: MAX_FIELD as u64 })
+        }
+        Some(json) => parse(what, json.as_bytes()).map(Some),
     }
-    Ok(Some(BufReader::new(file.take(MAX_FILE))))
+}
+
+/// The text of a small file of a folder; `None` when there is none.
+pub(crate) fn text(folder: &Folder, name: &str) -> Result<Option<String>> {
+    let Some(file) = folder.small(name, MAX_FILE)? else { return Ok(None) };
+    let text = std::str::from_utf8(file.bytes());
+    text.map(|text| Some(text.to_owned())).map_err(|error| TextError::io(file.path(), io::Error::other(error)))
+}
+
+/// The content of tokenizer_config.json; `None` when there is none.
+pub(crate) fn tokenizer_config(folder: &Folder) -> Result<Option<Mapped>> {
+    Ok(folder.small("tokenizer_config.json", MAX_FILE)?)
 }

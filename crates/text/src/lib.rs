@@ -14,6 +14,7 @@ mod example;
 mod gguf;
 mod hf_folder;
 mod joins;
+mod limits;
 mod merges;
 mod normalize;
 mod parts_json;

@@ -1,9 +1,13 @@
 //! The merge table of a BPE model: (left id, right id) -> (rank, new id). A row is 12 bytes and its rank is its place in
-//! the list; a table of row numbers finds it by its pair. It refuses nothing: whether the ids exist is checked by whoever
-//! fills it.
+//! the list; a table of row numbers finds it by its pair. It refuses lists of more than [`MAX_MERGES`]; whether the ids exist
+//! is checked by whoever fills it.
 
+use crate::error::{Result, TextError};
 use crate::vocab::NONE;
 use std::hash::{BuildHasher, RandomState};
+
+/// Most rules; the longest list known has about 515 thousand.
+const MAX_MERGES: usize = 1 << 20;
 
 struct Row {
     left: u32,
@@ -27,8 +31,12 @@ impl Merges {
     }
 
     /// Adds the rule of the next rank. [`Merges::index`] must follow before any lookup.
-    pub fn push(&mut self, left: u32, right: u32, new: u32) {
+    pub fn push(&mut self, left: u32, right: u32, new: u32) -> Result<()> {
+        if self.rows.len() == MAX_MERGES {
+            return Err(TextError::tokenizer(format!("more than {MAX_MERGES} merges")));
+        }
         self.rows.push(Row { left, right, new });
+        Ok(())
     }
 
     /// Builds the table from pair to row. A pair that is listed twice has its last rank, as in Hugging Face `tokenizers`.
@@ -88,9 +96,9 @@ mod tests {
     fn the_last_of_two_equal_pairs_wins_and_other_pairs_are_absent() {
         let mut merges = Merges::new();
         for i in 0..1000 {
-            merges.push(i, i + 1, i + 2);
+            merges.push(i, i + 1, i + 2).unwrap();
         }
-        merges.push(5, 6, 77);
+        merges.push(5, 6, 77).unwrap();
         merges.index();
         assert_eq!(merges.get(5, 6), Some((1000, 77)));
         assert_eq!(merges.get(999, 1000), Some((999, 1001)));

@@ -3,6 +3,7 @@
 
 use crate::decode::Decoding;
 use crate::error::{Result, TextError};
+use crate::limits;
 use crate::normalize::Normalizer;
 use crate::pattern::Pattern;
 use crate::split::{Behavior, GPT2, Prepend, Splitter};
@@ -64,10 +65,16 @@ impl NormalizerJson {
             Self::Nfkd => Normalizer::Nfkd,
             Self::Lowercase => Normalizer::Lowercase,
             Self::Strip { strip_left: left, strip_right: right } => Normalizer::Strip { left, right },
-            Self::Prepend { prepend } => Normalizer::Prepend(prepend),
-            Self::Replace { pattern, content } => Normalizer::Replace { pattern: pattern.compile()?, content },
+            Self::Prepend { prepend } => {
+                limits::check_piece(&prepend)?;
+                Normalizer::Prepend(prepend)
+            }
+            Self::Replace { pattern, content } => {
+                limits::check_piece(&content)?;
+                Normalizer::Replace { pattern: pattern.compile()?, content }
+            }
         });
-        Ok(())
+        limits::check_steps(out, &[])
     }
 }
 
@@ -145,7 +152,7 @@ impl PreTokenizerJson {
                 }
             }
         }
-        Ok(())
+        limits::check_steps(&[], out)
     }
 }
 
@@ -190,8 +197,10 @@ impl PostProcessorJson {
                     let token = special_tokens.get(&id).ok_or_else(|| {
                         TextError::tokenizer(format!("the template names `{id}`, which its special_tokens lack"))
                     })?;
+                    limits::check_around(before.len() + after.len() + token.ids.len())?;
                     if past_text { &mut after } else { &mut before }.extend_from_slice(&token.ids);
                 }
+                limits::check_around(before.len() + after.len() + around.0.len() + around.1.len())?;
                 // A later processor works on what an earlier one made.
                 before.append(&mut around.0);
                 around.1.append(&mut after);
@@ -235,7 +244,13 @@ impl DecoderJson {
             Self::Sequence { decoders } => return decoders.into_iter().try_for_each(|each| each.apply(decoding)),
             Self::ByteLevel | Self::Fuse => {}
             Self::ByteFallback => decoding.byte_fallback = true,
-            Self::Replace { pattern: PatternJson::String(from), content } => decoding.replace = Some((from, content)),
+            Self::Replace { pattern: PatternJson::String(from), content } => {
+                if from.is_empty() {
+                    return Err(TextError::tokenizer("a decoder replaces the empty text"));
+                }
+                limits::check_piece(&content)?;
+                decoding.replace = Some((from, content));
+            }
             Self::Strip { content, start, stop: 0 } => decoding.strip_start = Some((content, start)),
             Self::Metaspace { replacement, prepend_scheme, add_prefix_space } => {
                 decoding.replace = Some((replacement.to_string(), " ".to_owned()));

@@ -8,7 +8,10 @@ use regex_automata::meta::Regex;
 use regex_automata::{Input, util::syntax};
 
 /// Bytes that a compiled pattern may take; the real ones need a few hundred kilobytes.
-const MAX_COMPILED: usize = 16 << 20;
+const MAX_COMPILED: usize = 2 << 20;
+
+/// The longest pattern; the longest known has some 200 characters. A class of Unicode takes a thousand times its name.
+const MAX_SOURCE: usize = 1 << 11;
 
 /// Bytes that the engine may spend on states it caches while searching.
 const MAX_CACHE: usize = 1 << 20;
@@ -21,6 +24,8 @@ pub(crate) struct Pattern {
     regex: Regex,
     /// Whether the second pattern of `regex` is whitespace that gives its last character back.
     gives_back: bool,
+    /// Bytes of the shortest match; at least 1.
+    shortest: usize,
 }
 
 impl Pattern {
@@ -44,17 +49,26 @@ impl Pattern {
     }
 
     fn compile(source: &str, parts: &[&str], gives_back: bool) -> Result<Self> {
+        let mut shortest = usize::MAX;
+        if source.len() > MAX_SOURCE {
+            return Err(refused(
+                source,
+                &format!("it has {} bytes, where at most {MAX_SOURCE} are read", source.len()),
+            ));
+        }
         for part in parts {
             refuse_other_dialects(source, part)?;
             let hir = syntax::parse(part).map_err(|error| refused(source, &last_line(&error.to_string())))?;
-            if hir.properties().minimum_len() == Some(0) {
+            // A part that matches nothing at all has no shortest match.
+            shortest = shortest.min(hir.properties().minimum_len().unwrap_or(usize::MAX));
+            if shortest == 0 {
                 return Err(refused(source, "it matches the empty text"));
             }
         }
         let config = Regex::config().nfa_size_limit(Some(MAX_COMPILED)).hybrid_cache_capacity(MAX_CACHE);
         let regex = Regex::builder().configure(config).build_many(parts);
         let regex = regex.map_err(|error| refused(source, &last_line(&error.to_string())))?;
-        Ok(Self { regex, gives_back })
+        Ok(Self { regex, gives_back, shortest })
     }
 
     /// The first match that begins at or after `at`, as (start, end).
@@ -69,6 +83,16 @@ impl Pattern {
             }
         }
         Some((start, end))
+    }
+
+    /// Bytes of the shortest match; at least 1.
+    pub fn shortest(&self) -> usize {
+        self.shortest
+    }
+
+    /// Bytes of the compiled form.
+    pub fn compiled_bytes(&self) -> usize {
+        self.regex.memory_usage()
     }
 
     /// Bytes held on the heap, with the cache at its fullest.

@@ -7,29 +7,33 @@ use crate::bpe::{Bpe, Fallback, Rule};
 use crate::byte_level;
 use crate::decode::Decoding;
 use crate::error::{Result, TextError};
+use crate::limits;
 use crate::merges::Merges;
 use crate::parts_json::{DecoderJson, NormalizerJson, PostProcessorJson, PreTokenizerJson};
 use crate::tokenizer::{Parts, Tokenizer};
 use crate::vocab::Vocab;
+use pocketune_formats::mapped;
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 use std::fmt;
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 /// The largest tokenizer.json that is read; Gemma 3's has 33 MB.
 const MAX_FILE: u64 = 256 << 20;
 
+/// The longest token, and the longest other word; the longest known token has 256 bytes.
+const MAX_TOKEN: usize = 1 << 16;
+
+/// The largest part beside vocabulary, merges and added tokens; the largest known have some kilobytes.
+const MAX_PART: usize = 1 << 16;
+
 impl Tokenizer {
-    /// Reads a Hugging Face tokenizer.json. The file does not name the ends of a text; see [`Tokenizer::from_hf_folder`].
+    /// Reads a Hugging Face tokenizer.json. The file does not name the ends of a text; see [`Tokenizer::from_folder`].
     pub fn from_json_file(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(|source| TextError::io(path, source))?;
-        let named = |error| match error {
-            TextError::Json { source, .. } => TextError::Json { what: path.display().to_string(), source },
-            other => other,
-        };
-        Self::from_json_reader(BufReader::with_capacity(1 << 16, file)).map_err(named)
+        let file = BufReader::with_capacity(1 << 16, mapped::open_regular(path)?);
+        Self::from_json_reader(file).map_err(|error| error.of_file(path))
     }
 
     /// Reads a Hugging Face tokenizer.json from anything that can be read.
@@ -44,14 +48,15 @@ impl Tokenizer {
     }
 }
 
+/// The file; its small parts are kept as text until their size is known, because parsing them takes many times as much.
 #[derive(Deserialize)]
 struct FileJson {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_added")]
     added_tokens: Vec<AddedToken>,
-    normalizer: Option<NormalizerJson>,
-    pre_tokenizer: Option<PreTokenizerJson>,
-    post_processor: Option<PostProcessorJson>,
-    decoder: Option<DecoderJson>,
+    normalizer: Option<Box<RawValue>>,
+    pre_tokenizer: Option<Box<RawValue>>,
+    post_processor: Option<Box<RawValue>>,
+    decoder: Option<Box<RawValue>>,
     #[serde(deserialize_with = "read_model")]
     model: ModelJson,
 }
@@ -60,12 +65,55 @@ impl FileJson {
     fn assemble(self) -> Result<Tokenizer> {
         let (mut normalizers, mut splitters, mut byte_level) = (Vec::new(), Vec::new(), false);
         let (mut decoding, mut around) = (Decoding::default(), (Vec::new(), Vec::new()));
-        self.normalizer.map_or(Ok(()), |json| json.steps(&mut normalizers))?;
-        self.pre_tokenizer.map_or(Ok(()), |json| json.steps(&mut splitters, &mut byte_level))?;
-        self.decoder.map_or(Ok(()), |json| json.apply(&mut decoding))?;
-        self.post_processor.map_or(Ok(()), |json| json.around(&mut around))?;
+        if let Some(json) = part::<NormalizerJson>("normalizer", self.normalizer)? {
+            json.steps(&mut normalizers)?;
+        }
+        if let Some(json) = part::<PreTokenizerJson>("pre_tokenizer", self.pre_tokenizer)? {
+            json.steps(&mut splitters, &mut byte_level)?;
+        }
+        if let Some(json) = part::<DecoderJson>("decoder", self.decoder)? {
+            json.apply(&mut decoding)?;
+        }
+        if let Some(json) = part::<PostProcessorJson>("post_processor", self.post_processor)? {
+            json.around(&mut around)?;
+        }
+        limits::check_steps(&normalizers, &splitters)?;
         let bpe = self.model.assemble(byte_level)?;
         Tokenizer::assemble(Parts { bpe, added: self.added_tokens, normalizers, splitters, decoding, around })
+    }
+}
+
+/// Parses one of the small parts.
+fn part<T: DeserializeOwned>(name: &'static str, json: Option<Box<RawValue>>) -> Result<Option<T>> {
+    let Some(json) = json else { return Ok(None) };
+    if json.get().len() > MAX_PART {
+        return Err(TextError::TooLarge { what: format!("the {name} of tokenizer.json"), limit: MAX_PART as u64 });
+    }
+    serde_json::from_str(json.get())
+        .map_err(|source| TextError::Json { what: format!("the {name} of tokenizer.json"), source })
+}
+
+/// Reads the added tokens, which are bounded together: the search for them takes some fifty bytes for each of theirs.
+fn read_added<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<AddedToken>, D::Error> {
+    deserializer.deserialize_seq(AddedVisitor)
+}
+
+struct AddedVisitor;
+
+impl<'de> Visitor<'de> for AddedVisitor {
+    type Value = Vec<AddedToken>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of added tokens")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Vec<AddedToken>, A::Error> {
+        let mut tokens: Vec<AddedToken> = Vec::new();
+        while let Some(token) = seq.next_element()? {
+            tokens.push(token);
+            limits::check_added(&tokens).map_err(Error::custom)?;
+        }
+        Ok(tokens)
     }
 }
 
@@ -113,7 +161,8 @@ impl<'de> Visitor<'de> for ModelVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<ModelJson, A::Error> {
         let (mut vocab, mut merges) = (None, None);
         let (mut unk_token, mut fuse_unk, mut byte_fallback, mut ignore_merges) = (None, None, None, None);
-        while let Some(key) = map.next_key::<String>()? {
+        let mut key = String::new();
+        while map.next_key_seed(TextSeed(&mut key))?.is_some() {
             match (key.as_str(), &vocab) {
                 ("type", _) => match map.next_value::<String>()?.as_str() {
                     "BPE" => {}
@@ -198,6 +247,9 @@ impl Visitor<'_> for TextSeed<'_> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> std::result::Result<(), E> {
+        if text.len() > MAX_TOKEN {
+            return Err(E::custom(format_args!("a token of {} bytes, where at most {MAX_TOKEN} are read", text.len())));
+        }
         self.0.clear();
         self.0.push_str(text);
         Ok(())
@@ -253,8 +305,7 @@ pub(crate) fn add_merge(vocab: &Vocab, merges: &mut Merges, joined: &str, cut: u
         })
     };
     let (left, right, new) = (find(&joined[..cut])?, find(&joined[cut..])?, find(joined)?);
-    merges.push(left, right, new);
-    Ok(())
+    merges.push(left, right, new)
 }
 
 impl<'de> DeserializeSeed<'de> for MergeSeed<'_> {

@@ -6,7 +6,7 @@ use crate::error::{Result, TextError};
 use std::hash::{BuildHasher, RandomState};
 
 /// The largest number of ids that a vocabulary may span; the largest one known has about 262 thousand.
-pub(crate) const MAX_IDS: u32 = 1 << 22;
+pub(crate) const MAX_IDS: u32 = 1 << 19;
 
 /// The id that stands for "none" in the packed tables.
 pub(crate) const NONE: u32 = u32::MAX;

@@ -1,5 +1,6 @@
 //! Records become examples: the right tokens around them, cut where asked, the first token never predicted.
 
+use pocketune_formats::folder::Folder;
 use pocketune_text::{Chat, ChatTemplate, Example, ExampleMaker, Mask, Record, Tokenizer};
 use serde_json::json;
 use std::fs;
@@ -43,7 +44,7 @@ fn qwen_like() -> TempDir {
 #[test]
 fn text_ends_with_the_end_token_once() {
     let folder = qwen_like();
-    let tokenizer = Tokenizer::from_hf_folder(folder.path()).unwrap();
+    let tokenizer = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap();
     let eos = tokenizer.token_id("<|im_end|>").unwrap();
     assert_eq!((tokenizer.eos(), tokenizer.bos()), (Some(eos), None));
     let maker = ExampleMaker::new(&tokenizer, None, 100, Mask::None);
@@ -62,8 +63,8 @@ fn a_beginning_token_is_added_to_text_but_not_to_a_rendered_conversation() {
         "chat_template": [{"name": "default", "template": "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"}]
     });
     let folder = folder(include_str!("fixtures/llama3_like.json"), &config);
-    let tokenizer = Tokenizer::from_hf_folder(folder.path()).unwrap();
-    let template = ChatTemplate::find(folder.path()).unwrap().unwrap();
+    let tokenizer = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap();
+    let template = ChatTemplate::from_folder(&Folder::open(folder.path()).unwrap()).unwrap().unwrap();
     let maker = ExampleMaker::new(&tokenizer, Some(&template), 100, Mask::None);
     let plain = text(&maker, "the fox");
     let conversation = one(&maker, &chat(json!([{"role": "user", "content": "the fox"}])));
@@ -74,8 +75,8 @@ fn a_beginning_token_is_added_to_text_but_not_to_a_rendered_conversation() {
 #[test]
 fn a_long_example_is_cut_and_says_from_what() {
     let folder = qwen_like();
-    let tokenizer = Tokenizer::from_hf_folder(folder.path()).unwrap();
-    let template = ChatTemplate::find(folder.path()).unwrap();
+    let tokenizer = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap();
+    let template = ChatTemplate::from_folder(&Folder::open(folder.path()).unwrap()).unwrap();
     let record = chat(json!([{"role": "user", "content": "fox ".repeat(50)}]));
     let whole = one(&ExampleMaker::new(&tokenizer, template.as_ref(), 1000, Mask::None), &record);
     let cut = one(&ExampleMaker::new(&tokenizer, template.as_ref(), 16, Mask::None), &record);
@@ -88,7 +89,7 @@ fn a_long_example_is_cut_and_says_from_what() {
 fn a_long_text_is_cut_into_examples_that_lose_nothing() {
     let config = json!({"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"});
     let folder = folder(include_str!("fixtures/llama3_like.json"), &config);
-    let tokenizer = Tokenizer::from_hf_folder(folder.path()).unwrap();
+    let tokenizer = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap();
     let words = "the quick brown fox jumps over the lazy dog. ".repeat(9);
     let whole = text(&ExampleMaker::new(&tokenizer, None, 1000, Mask::None), &words);
     let maker = ExampleMaker::new(&tokenizer, None, 10, Mask::All);
@@ -104,8 +105,8 @@ fn a_long_text_is_cut_into_examples_that_lose_nothing() {
 #[test]
 fn an_answer_is_a_conversation_where_there_is_a_template_and_else_a_text() {
     let folder = qwen_like();
-    let tokenizer = Tokenizer::from_hf_folder(folder.path()).unwrap();
-    let template = ChatTemplate::find(folder.path()).unwrap().unwrap();
+    let tokenizer = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap();
+    let template = ChatTemplate::from_folder(&Folder::open(folder.path()).unwrap()).unwrap().unwrap();
     let messages = json!([{"role": "user", "content": "the fox:"}, {"role": "assistant", "content": " the dog"}]);
     let conversation = Chat { messages: messages.as_array().unwrap().clone(), tools: None, given: 1 };
     let record = Record::Answer { chat: conversation, prompt: "the fox:".into(), answer: " the dog".into() };
@@ -124,7 +125,7 @@ fn an_answer_is_a_conversation_where_there_is_a_template_and_else_a_text() {
 #[test]
 fn a_conversation_without_a_template_is_refused() {
     let folder = qwen_like();
-    let tokenizer = Tokenizer::from_hf_folder(folder.path()).unwrap();
+    let tokenizer = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap();
     let record = chat(json!([{"role": "user", "content": "a"}]));
     let maker = ExampleMaker::new(&tokenizer, None, 9, Mask::None);
     let line = maker.examples(&record, &mut |_| {}).unwrap_err().to_string();
@@ -134,7 +135,7 @@ fn a_conversation_without_a_template_is_refused() {
 #[test]
 fn the_end_of_a_text_is_also_found_in_config_json() {
     let folder = folder(include_str!("fixtures/qwen_like.json"), &json!({}));
-    let id = Tokenizer::from_hf_folder(folder.path()).unwrap().token_id("<|endoftext|>").unwrap();
+    let id = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap().token_id("<|endoftext|>").unwrap();
     fs::write(folder.path().join("config.json"), json!({"eos_token_id": [id, 3]}).to_string()).unwrap();
-    assert_eq!(Tokenizer::from_hf_folder(folder.path()).unwrap().eos(), Some(id));
+    assert_eq!(Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap().eos(), Some(id));
 }

@@ -37,7 +37,7 @@ impl Golden {
         let end = |text: &str| if text.is_empty() { Value::Null } else { text.into() };
         let config = json!({"bos_token": end(self.ends().bos), "eos_token": end(self.ends().eos)});
         std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
-        Tokenizer::from_hf_folder(folder.path()).unwrap()
+        Tokenizer::from_folder(&pocketune_formats::folder::Folder::open(folder.path()).unwrap()).unwrap()
     }
 }
 

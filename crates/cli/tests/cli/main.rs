@@ -11,6 +11,8 @@ mod bad_output;
 mod bench;
 mod budget;
 mod built_in;
+#[cfg(unix)]
+mod changing_files;
 mod chat;
 mod closed_output;
 mod config;
@@ -33,6 +35,8 @@ mod order;
 mod packing;
 mod picture;
 mod place;
+#[cfg(unix)]
+mod private;
 mod records;
 mod reports;
 mod resuming;

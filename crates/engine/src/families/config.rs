@@ -111,6 +111,9 @@ pub struct RopeSpec {
     pub scaling: Scaling,
 }
 
+/// Most layers of a model; the deepest of the families have 126.
+pub(super) const MAX_LAYERS: usize = 1_024;
+
 /// The configuration of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -193,7 +196,7 @@ impl Config {
             rope: None,
             local_rope: None,
             window: None,
-            windowed: vec![false; layers.min(1 << 16)],
+            windowed: vec![false; layers],
             attention_scale: 1.0 / (head_dim as f32).sqrt(),
             qkv_bias: true,
             o_bias: true,
@@ -214,7 +217,7 @@ impl Config {
     pub(super) fn check(&self) -> Result<(), String> {
         let bounds = [
             ("hidden size", self.hidden, 65_536),
-            ("number of layers", self.layers, 1_024),
+            ("number of layers", self.layers, MAX_LAYERS),
             ("number of heads", self.heads, 1_024),
             ("number of key/value heads", self.kv_heads, 1_024),
             ("head dimension", self.head_dim, 1_024),

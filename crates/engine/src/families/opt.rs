@@ -43,7 +43,7 @@ pub(super) fn config(source: &Source) -> Result<Config> {
         o_bias: bias,
         mlp_bias: bias,
         max_positions: Some(positions),
-        ..Config::plain(Family::Opt, hidden, source.needed("num_hidden_layers", "")?, heads, head_dim, prefix)
+        ..Config::plain(Family::Opt, hidden, source.layers()?, heads, head_dim, prefix)
     })
 }
 

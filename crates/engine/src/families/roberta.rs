@@ -46,7 +46,7 @@ pub(super) fn config(source: &Source) -> Result<Config> {
         act: source.act("hidden_act")?,
         learned: Some(Learned { rows, offset, types }),
         max_positions: Some(rows - offset),
-        ..Config::plain(Family::Roberta, hidden, source.needed("num_hidden_layers", "")?, heads, head_dim, prefix)
+        ..Config::plain(Family::Roberta, hidden, source.layers()?, heads, head_dim, prefix)
     })
 }
 

@@ -5,6 +5,7 @@ use pocketune_kernels::activation::Act;
 use pocketune_kernels::rope::Pairs;
 use serde_json::Value;
 
+use super::config::MAX_LAYERS;
 use super::{Config, Family, RopeSpec, Scaling};
 use crate::error::{Error, Result};
 
@@ -81,6 +82,14 @@ impl<'a> Source<'a> {
         self.number(hf, gguf)?.ok_or_else(|| self.fault(format!("{} is missing", self.name(hf, gguf))))
     }
 
+    /// The number of layers, checked at once: lists are made by it before the rest of the configuration is known.
+    pub(super) fn layers(&self) -> Result<usize> {
+        match self.needed("num_hidden_layers", "block_count")? {
+            layers if layers <= MAX_LAYERS => Ok(layers),
+            layers => Err(self.fault(format!("number of layers {layers}: it lies between 1 and {MAX_LAYERS}"))),
+        }
+    }
+
     fn name(&self, hf: &str, gguf: &str) -> String {
         match &self.kind {
             Kind::Gguf { architecture, .. } => format!("{architecture}.{gguf}"),
@@ -147,7 +156,7 @@ impl<'a> Source<'a> {
     /// What every family has.
     pub(super) fn base(&self, family: Family) -> Result<Config> {
         let hidden = self.needed("hidden_size", "embedding_length")?;
-        let layers = self.needed("num_hidden_layers", "block_count")?;
+        let layers = self.layers()?;
         let heads = self.needed("num_attention_heads", "attention.head_count")?;
         let kv_heads = self.number("num_key_value_heads", "attention.head_count_kv")?.unwrap_or(heads);
         let head_dim = match self.number("head_dim", "attention.key_length")? {
@@ -177,7 +186,7 @@ impl<'a> Source<'a> {
             rope: Some(self.rope(head_dim)?),
             local_rope: None,
             window: None,
-            windowed: vec![false; layers.min(1 << 16)],
+            windowed: vec![false; layers],
             attention_scale: 1.0 / (head_dim as f32).sqrt(),
             qkv_bias: self.has_tensor(family, &format!("{prefix}layers.0.self_attn.q_proj.bias"))?,
             o_bias: self.has_tensor(family, &format!("{prefix}layers.0.self_attn.o_proj.bias"))?,
@@ -255,7 +264,7 @@ impl<'a> Source<'a> {
 
     /// Which layers have a window: from `layer_types`, or all but one in `pattern`.
     pub(super) fn layer_types(&self, layers: usize, pattern: usize) -> Result<Vec<bool>> {
-        let by_pattern = |pattern: usize| (0..layers).map(|layer| (layer + 1) % pattern.max(1) != 0).collect();
+        let by_pattern = |pattern: usize| (1..=layers).map(|layer| layer % pattern.max(1) != 0).collect();
         let Kind::Hf(config) = &self.kind else { return Ok(by_pattern(pattern)) };
         let Some(Value::Array(types)) = config.get("layer_types") else {
             return Ok(by_pattern(self.number("sliding_window_pattern", "")?.unwrap_or(pattern)));

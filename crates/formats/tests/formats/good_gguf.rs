@@ -1,6 +1,6 @@
 //! What a well-formed GGUF file gives, and what its metadata says when asked for the wrong type.
 
-use pocketune_formats::{BlockType, ModelFiles};
+use pocketune_formats::{BlockType, Mapped, ModelFiles};
 
 use crate::handmade::{self, Place};
 
@@ -95,9 +95,9 @@ fn asking_for_another_type_names_the_key_and_both_types() {
 #[test]
 fn a_model_that_is_part_of_the_program_opens_like_a_file() {
     let bytes: &'static [u8] = Box::leak(handmade::good_gguf().into_boxed_slice());
-    let model = ModelFiles::from_gguf_bytes("(embedded)", bytes).unwrap();
+    let model = ModelFiles::from_gguf(Mapped::from_static("(embedded)", bytes)).unwrap();
     assert_eq!(model.tensor("output_norm.weight").unwrap().unwrap().data[0], 64);
-    let error = ModelFiles::from_gguf_bytes("(embedded)", &bytes[..30]).unwrap_err().to_string();
+    let error = ModelFiles::from_gguf(Mapped::from_static("(embedded)", &bytes[..30])).unwrap_err().to_string();
     assert!(error.starts_with("(embedded): claims 3 tensors"), "{error}");
 }
 

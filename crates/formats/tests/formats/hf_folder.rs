@@ -34,7 +34,7 @@ fn a_sharded_model_opens_and_each_tensor_knows_its_file() {
     let model = ModelFiles::open(place.path()).unwrap();
     let x = model.tensor("x").unwrap().unwrap();
     assert!(model.files()[x.file].path().ends_with("b.safetensors"));
-    assert_eq!(model.folder(), Some(place.path()));
+    assert_eq!(model.folder().map(|folder| folder.path()), Some(place.path()));
     assert_eq!(model.hf_config().unwrap()["hidden_size"], 2);
 }
 

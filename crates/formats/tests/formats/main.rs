@@ -2,6 +2,9 @@
 
 mod adapter;
 mod bad_gguf;
+mod bad_index;
+mod bad_peft;
+mod bad_safetensors;
 mod good_gguf;
 mod handmade;
 mod hf_folder;

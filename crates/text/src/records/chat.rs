@@ -3,6 +3,7 @@
 //! it doesn't know.
 
 use super::record::{Chat, Record, kind, text};
+use pocketune_formats::json;
 use serde_json::{Map, Value, json};
 
 /// A message.
@@ -47,7 +48,7 @@ fn tools(tools: Option<Value>) -> Result<Option<Value>, String> {
     let tools = match tools {
         Some(Value::String(text)) if text.trim().is_empty() => None,
         Some(Value::String(text)) => {
-            Some(serde_json::from_str(&text).map_err(|error| format!("`tools` is no JSON: {error}"))?)
+            Some(json::document(text.as_bytes()).map_err(|error| format!("`tools` is no JSON: {error}"))?)
         }
         other => other,
     };
@@ -126,7 +127,8 @@ fn spoken(turn: Value) -> Result<Value, String> {
         "system" => message("system", value),
         "observation" | "tool" => message("tool", value),
         "function_call" => {
-            let call: Value = serde_json::from_str(value).map_err(|error| format!(": no JSON of a call: {error}"))?;
+            let call: Value =
+                json::document(value.as_bytes()).map_err(|error| format!(": no JSON of a call: {error}"))?;
             json!({ "role": "assistant", "content": "", "tool_calls": [{ "type": "function", "function": call }] })
         }
         other => {

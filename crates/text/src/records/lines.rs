@@ -1,6 +1,7 @@
 //! JSON Lines: one object a line; blank lines count but hold nothing. A line longer than the limit is read past and reported, not kept.
 
 use super::{Item, MAX_LINE};
+use pocketune_formats::json;
 use serde_json::Value;
 use std::io::{self, BufRead, Read};
 
@@ -63,7 +64,7 @@ impl<R: BufRead> Lines<R> {
 
 /// A JSON value; the error is its fault in words. The line's number is the file's, so only the column is of use.
 pub(super) fn parse(text: &str) -> Result<Value, String> {
-    serde_json::from_str(text).map_err(|error| {
+    json::document(text.as_bytes()).map_err(|error| {
         let reason = error.to_string();
         let reason = reason.split(" at line ").next().unwrap_or_default();
         format!("not JSON: {reason} at column {}", error.column())

@@ -1,0 +1,63 @@
+//! A PEFT adapter: `adapter_config.json`, a line of three dashes, `adapter_model.safetensors`.
+
+use pocketune_formats::peft::Adapter;
+
+use super::{Target, accepted, folder};
+use crate::seeds::{Seed, f32_tensors};
+
+pub const TARGET: Target = Target {
+    name: "peft",
+    run,
+    seeds,
+    words: &[
+        b"null",
+        b"true",
+        b"[]",
+        b"{}",
+        b"-1",
+        b"0",
+        b"1e999",
+        b"\"r\":",
+        b"\"lora_alpha\":",
+        b"\"target_modules\":",
+        b"\"all-linear\"",
+        b"\"layers_to_transform\":",
+        b"\"use_dora\":true",
+        b"\"bias\":\"all\"",
+        b".lora_A.weight",
+        b".lora_B.weight",
+        b"base_model.model.",
+        b"\"dtype\":\"BF16\"",
+        b"\"dtype\":\"I8\"",
+    ],
+};
+
+const BETWEEN: &[u8] = b"\n---\n";
+
+fn run(bytes: &[u8]) -> bool {
+    let cut = bytes.windows(BETWEEN.len()).position(|window| window == BETWEEN);
+    let (config, tensors) = cut.map_or((bytes, &[][..]), |at| (&bytes[..at], &bytes[at + BETWEEN.len()..]));
+    let files = folder(&[("adapter_config.json", config), ("adapter_model.safetensors", tensors)]);
+    let Some(adapter) = accepted(Adapter::read(&files)) else { return false };
+    let _ = adapter.config().scale();
+    adapter.pairs().all(|pair| adapter.pair(pair.module).is_some())
+}
+
+fn seeds() -> Vec<Seed> {
+    let seed = |config: &str, tensors: &[(&str, &[usize])]| {
+        Seed::common([config.as_bytes(), BETWEEN, &f32_tensors(tensors)].concat())
+    };
+    vec![
+        seed(
+            r#"{"peft_type":"LORA","r":2,"lora_alpha":4,"target_modules":["q_proj"],"bias":"none","layers_to_transform":[0],"task_type":"CAUSAL_LM"}"#,
+            &[
+                ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", &[2, 3]),
+                ("base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", &[3, 2]),
+            ],
+        ),
+        seed(
+            r#"{"peft_type":"LORA","r":1,"lora_alpha":0.5,"target_modules":"all-linear","rank_pattern":{},"use_dora":false}"#,
+            &[("base_model.model.x.lora_A.weight", &[1, 0]), ("base_model.model.x.lora_B.weight", &[0, 1])],
+        ),
+    ]
+}
