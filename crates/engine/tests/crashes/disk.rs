@@ -21,6 +21,8 @@ pub enum Fate {
     Some(u64),
     /// Some of it, and a sector that was being written holds garbage.
     Torn(u64),
+    /// Just those whose bits are set.
+    These(u64),
 }
 
 impl Fate {
@@ -32,6 +34,7 @@ impl Fate {
 
     fn spares(self, at: u64) -> bool {
         match self {
+            Fate::These(bits) => bits >> at & 1 == 1,
             Fate::Lost => false,
             Fate::Survives => true,
             Fate::Some(seed) | Fate::Torn(seed) => Philox::new(seed, 1).uniform(at) < 0.5,
@@ -134,6 +137,14 @@ impl Disk {
     /// Operations so far.
     pub fn operations(&self) -> usize {
         self.0.borrow().operations
+    }
+
+    /// What may become of the names that are not durable: every subset of their changes where those are few, else draws.
+    pub fn fates_of_names(&self) -> Vec<Fate> {
+        match self.0.borrow().pending.len() {
+            few @ 0..=6 => (0..1 << few).map(Fate::These).collect(),
+            _ => Fate::all(60),
+        }
     }
 
     /// The same disk with nothing wrong any more, the power never having gone.
