@@ -167,7 +167,9 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
 
 /// How the model continues a prompt, up to a line's end, with or without the adapter; through its chat template where it has one.
 fn sample(options: &TrainOptions, prompt: &str, adapted: bool) -> Result<String, Failure> {
-    let chat = Model::open(&options.model).and_then(|model| model.chat_template()).map_err(Failure::new)?.is_some();
+    let model = Model::open(&options.model).map_err(Failure::new)?;
+    let chat = model.chat_template().map_err(Failure::new)?.is_some();
+    drop(model);
     let mut text = String::new();
     let request = generate::Request {
         model: options.model.clone(),

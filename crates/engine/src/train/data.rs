@@ -205,7 +205,7 @@ impl<'a> Reader<'a> {
             let made = self.maker.examples(&record, &mut |example| {
                 if done.is_ok() {
                     let known = self.model.check_tokens(&example.ids).map_err(Fault::Line);
-                    done = known.and_then(|()| each(line, example).map_err(Fault::Run));
+                    done = known.and_then(|()| each(line, example).map_err(|error| Fault::Run(Box::new(error))));
                 }
             });
             made.map_err(|error| Fault::Line(error.to_string()))?;
@@ -235,7 +235,7 @@ impl<'a> Reader<'a> {
             match each(line, record) {
                 Ok(()) => {}
                 Err(Fault::Line(reason)) => bad.add(line, reason),
-                Err(Fault::Run(error)) => return Err(error),
+                Err(Fault::Run(error)) => return Err(*error),
             }
         }
         match bad.count == 0 || self.options.skip_bad_lines {
@@ -250,7 +250,7 @@ enum Fault {
     /// Its line is bad.
     Line(String),
     /// The run can't go on.
-    Run(Error),
+    Run(Box<Error>),
 }
 
 /// Opens a data file.
