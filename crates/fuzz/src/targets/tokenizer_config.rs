@@ -18,7 +18,7 @@ fn run(bytes: &[u8]) -> bool {
 fn seeds() -> Vec<Seed> {
     vec![
         Seed::common(
-            r#"{"bos_token":"<s>","eos_token":{"content":"word","lstrip":false},"chat_template":"{{ bos_token }}{{ messages[0].content }}"}"#,
+            r#"{"bos_token":"<s>","eos_token":{"content":"b","lstrip":false},"chat_template":"{{ bos_token }}{{ messages[0].content }}"}"#,
         ),
         Seed::common(
             r#"{"bos_token":null,"eos_token":"a","chat_template":[{"name":"default","template":"{{ eos_token }}"},{"name":"tool_use","template":"x"}]}"#,

@@ -58,7 +58,7 @@ fn spend(bytes: usize) -> Result<()> {
     }
 }
 
-/// Pays for all that a walk over the value meets, however often; `names` says whether a namespace may be among it.
+/// Pays for all that a walk over the value meets, however often; `namespaces` says whether one may be among it.
 fn walk(value: &Value, depth: usize, namespaces: bool) -> Result<()> {
     if depth > MAX_NESTING {
         return Err(refused("a value in it nests too deep"));
