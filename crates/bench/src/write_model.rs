@@ -118,7 +118,7 @@ mod tests {
     use pocketune::backend::Weights;
     use pocketune::families::shape;
     use pocketune_formats::ModelFiles;
-    use pocketune_text::{ExampleMaker, Records, Tokenizer};
+    use pocketune_text::{ExampleMaker, Form, Mask, Reading, Records, Tokenizer};
 
     /// A model with all that is special about a real one, in few numbers.
     fn small(name: &str) -> Config {
@@ -186,9 +186,11 @@ mod tests {
         let path = folder.path().join("data.jsonl");
         crate::write_data::write(100, 3, &path).unwrap();
         let text = std::fs::read(&path).unwrap();
-        let maker = ExampleMaker::new(&tokenizer, None, 1000);
-        let records = Records::new(&text[..]).map(|record| maker.example(&record.unwrap().1).unwrap());
-        let lengths: Vec<usize> = records.map(|example| example.ids.len()).collect();
+        let maker = ExampleMaker::new(&tokenizer, None, 1000, Mask::None);
+        let mut lengths = Vec::new();
+        for record in Records::new(&text[..], Form::Lines, Reading::default()) {
+            maker.examples(&record.unwrap().1, &mut |example| lengths.push(example.ids.len())).unwrap();
+        }
         assert_eq!(lengths, [101; 3], "100 and the end");
     }
 }
