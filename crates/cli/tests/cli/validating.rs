@@ -6,7 +6,7 @@ use crate::adapters;
 use crate::measuring::measured;
 use crate::models::{demo, demo_data};
 use crate::place::{Place, Said};
-use crate::reports::validations;
+use crate::reports::{reports, validations};
 
 fn train(place: &Place, words: &str, out: &str) -> Said {
     let run = place.pocketune("train --batch-size 2 --log-format jsonl").words(words);
@@ -53,6 +53,10 @@ fn the_best_adapter_is_kept_and_a_run_that_gets_worse_ends_early() {
     let words =
         "--iters 60 --learning-rate 3e-2 --steps-per-eval 4 --early-stopping 2 --precision f32 --val-batches -1";
     let said = train(&place, words, "best");
+    for report in reports(&said.stdout) {
+        // Saving in the midst of a run is part of the plan.
+        assert!(report["planned_peak_bytes"].as_u64() >= report["peak_rss_bytes"].as_u64(), "{report}");
+    }
     let found = validations(&said.stdout);
     let judged = &found[1..];
     let best = judged.iter().min_by(|a, b| field(a, "val_loss").total_cmp(&field(b, "val_loss"))).unwrap();

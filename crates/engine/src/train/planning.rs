@@ -17,6 +17,10 @@ use crate::store::CHUNK;
 /// which has run already when rates were measured; and what a checkpoint passes through, on its way out and on its way in.
 const STILL_TO_COME: usize = (2 << 20) + 2 * CHUNK;
 
+/// What saving an adapter takes of each of its tensors while all else is held: its name and shape, and its entry in the file's header as a
+/// value and as text.
+const SAVING: usize = 2048;
+
 /// The process's own share differs by some pages from run to run; rounded up, a budget that was stated once holds again.
 const GRAIN: usize = 1 << 20;
 
@@ -92,7 +96,7 @@ impl Task {
     /// Training as `options` say, with records of up to `length` tokens.
     ///
     /// # Errors
-    /// When the options for the kernels can't work.
+    /// When the options for the kernels can't work, or the adapters don't fit the model.
     pub fn training(
         options: &TrainOptions,
         config: &Config,
@@ -102,8 +106,9 @@ impl Task {
         so_far: usize,
     ) -> Result<Self> {
         let size = (options.batch_size, length);
+        let saving = SAVING * config.graph(Some(&lora))?.params.len();
         let forward = Self::forward(options.run, config, types, Some(lora), options.mode(), size)?;
-        let around = Surroundings { preparation: so_far, ..forward.around };
+        let around = Surroundings { process: forward.around.process + saving, preparation: so_far };
         Ok(Self { states: options.states(), named: options.policy.named(), around, ..forward })
     }
 
