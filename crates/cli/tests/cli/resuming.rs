@@ -82,6 +82,35 @@ fn stopped_after_every_update_it_ends_with_the_same_bytes_under_any_plan_and_a_c
 }
 
 #[test]
+fn packed_runs_and_those_that_keep_the_best_adapter_go_on_to_the_same_bytes() {
+    let methods = [
+        ("--pack --max-seq-length 120", 2),
+        ("--val-split 0.2 --save-best --steps-per-eval 2", 3),
+        ("--val-split 0.2 --early-stopping 1 --steps-per-eval 1 --learning-rate 0.5", 1),
+        ("--epochs 0.3 --pack --max-seq-length 120", 1),
+    ];
+    for (method, stops) in methods {
+        let (whole, place) = (Place::new(), Place::new());
+        let run = |place, more| match method.contains("--epochs") {
+            true => place_with_epochs(place, method, more),
+            false => train(place, method, more),
+        };
+        run(&whole, "").succeeds();
+        for _ in 0..stops {
+            run(&place, BRIEF).words("--resume auto").stops_early();
+        }
+        run(&place, "--resume auto").succeeds();
+        assert!(bytes(&place) == bytes(&whole), "{method}");
+    }
+}
+
+/// As [`train`], by epochs.
+fn place_with_epochs<'a>(place: &'a Place, words: &str, more: &str) -> Run<'a> {
+    let run = place.pocketune("train --log-format jsonl --batch-size 2 --learning-rate 1e-2").words(words).words(more);
+    run.model(demo()).data(data()).into("adapter")
+}
+
+#[test]
 fn gradients_that_wait_for_each_other_to_stop_in_time_give_the_same_bytes() {
     let (usual, waiting) = (Place::new(), Place::new());
     assert!(!train(&usual, "--commit-within 10m", "").succeeds().stderr.contains("\n  gradients "));
