@@ -11,6 +11,9 @@ use crate::error::{Error, Result};
 /// The folder inside an adapter's folder that holds the state of its run.
 pub const STATE: &str = ".pocketune";
 
+/// What says how an adapter was made, beside it.
+pub const HOW: &str = "pocketune.yaml";
+
 /// Deletes the state of the run whose adapter folder is `run`, and the adapter as well where that is wanted. The result is the number of
 /// files that are gone.
 ///
@@ -44,6 +47,10 @@ pub fn erase(run: &Path, adapter: bool) -> Result<usize> {
     }
     if adapter && is_adapter {
         adapters.iter().try_for_each(|path| remove(path))?;
+        let how = run.join(HOW);
+        if fs::symlink_metadata(&how).is_ok_and(|there| there.is_file()) {
+            remove(&how)?;
+        }
     }
     if has_state {
         files += count(&state)?;
@@ -130,6 +137,7 @@ mod tests {
             TENSORS_FILE,
             ".pocketune/a/state",
             ".pocketune/b",
+            HOW,
             "notes.txt",
             ".pocketune-notes",
             &spill,
@@ -144,8 +152,8 @@ mod tests {
     fn the_state_of_a_run_goes_and_everything_else_stays() {
         let root = run();
         assert_eq!(erase(root.path(), false).unwrap(), 4);
-        assert_eq!(names(root.path()), [".pocketune-notes", CONFIG_FILE, TENSORS_FILE, "notes.txt"]);
-        assert_eq!(erase(root.path(), true).unwrap(), 2);
+        assert_eq!(names(root.path()), [".pocketune-notes", CONFIG_FILE, TENSORS_FILE, "notes.txt", HOW]);
+        assert_eq!(erase(root.path(), true).unwrap(), 3);
         assert_eq!(names(root.path()), [".pocketune-notes", "notes.txt"]);
         let line = erase(root.path(), true).unwrap_err().to_string();
         assert!(line.ends_with("nothing of a run is here: no .pocketune, no adapter"), "{line}");

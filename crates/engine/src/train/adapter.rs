@@ -151,7 +151,7 @@ pub fn save(
     })?;
     writer.file("adapter_config.json", |out| out.write_all(config.to_json().as_bytes()))?;
     if let Some(kept) = kept {
-        writer.file("pocketune.yaml", |out| out.write_all(kept.as_bytes()))?;
+        writer.file(crate::store::HOW, |out| out.write_all(kept.as_bytes()))?;
     }
     writer.commit()
 }
