@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 
 use pocketune_formats::peft::{CONFIG_FILE, TENSORS_FILE};
 
+use super::hidden_folder;
+use super::lock::RunLock;
 use crate::error::{Error, Result};
-
-/// The folder inside an adapter's folder that holds the state of its run.
-pub const STATE: &str = ".pocketune";
 
 /// What says how an adapter was made, beside it.
 pub const HOW: &str = "pocketune.yaml";
@@ -25,7 +24,7 @@ pub fn erase(run: &Path, adapter: bool) -> Result<usize> {
     if !fs::symlink_metadata(run).map_err(io)?.is_dir() {
         return Err(Error::System(format!("{}: not the folder of a run", run.display())));
     }
-    let state = run.join(STATE);
+    let state = hidden_folder(run);
     let has_state = fs::symlink_metadata(&state).is_ok_and(|there| there.is_dir());
     let leftovers = leftovers(run)?;
     if let Some((path, process)) = leftovers.iter().find(|(_, process)| is_running(*process)) {
@@ -34,9 +33,11 @@ pub fn erase(run: &Path, adapter: bool) -> Result<usize> {
     let adapters = [CONFIG_FILE, TENSORS_FILE].map(|name| run.join(name));
     let is_adapter = adapters.iter().all(|path| fs::symlink_metadata(path).is_ok_and(|there| there.is_file()));
     if !has_state && leftovers.is_empty() && !is_adapter {
-        let fault = format!("{}: nothing of a run is here: no {STATE}, no adapter", run.display());
+        let fault = format!("{}: nothing of a run is here: no .pocketune, no adapter", run.display());
         return Err(Error::System(fault));
     }
+    // Held until all is gone, so that no run begins in between.
+    let _lock = if has_state { Some(RunLock::take(run)?) } else { None };
     let mut files = 0;
     let mut remove = |path: &Path| {
         files += 1;
@@ -53,7 +54,8 @@ pub fn erase(run: &Path, adapter: bool) -> Result<usize> {
         }
     }
     if has_state {
-        files += count(&state)?;
+        // The lock is no file of the run's.
+        files += count(&state)? - 1;
         // Links inside are removed, not followed.
         fs::remove_dir_all(&state).map_err(|error| Error::io(&state, error))?;
     }
