@@ -64,7 +64,7 @@ fn an_adapter_is_for_its_owner_alone_and_is_erased_when_asked_for() {
     place.pocketune("erase").word(place.path("adapter")).succeeds();
     assert!(place.path("adapter/adapter_model.safetensors").exists());
     let said = place.pocketune("erase --adapter").word(place.path("adapter")).succeeds();
-    assert_eq!(said.stdout, "Erased 2 files\n");
+    assert_eq!(said.stdout, "Erased 3 files\n");
     assert!(!place.path("adapter").exists());
     place.pocketune("erase").word(place.path("tmp")).refuses(&["nothing of a run is here"]);
     assert!(place.path("tmp").exists());
