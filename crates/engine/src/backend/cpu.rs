@@ -3,6 +3,7 @@
 mod alone;
 mod head;
 mod state;
+mod updates;
 
 use std::ops::Range;
 use std::path::Path;
@@ -11,21 +12,18 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::matmul::{Ctx, Low, LowRank, Start, Weight, matvec, nn, nt, tn};
-use pocketune_kernels::update::{AdamW, Sgd};
-use pocketune_kernels::{
-    Pool, activation, attention, dequant, elementwise, embed, gated, layer_norm, norm, rope, update,
-};
+use pocketune_kernels::{Pool, activation, attention, dequant, elementwise, embed, gated, layer_norm, norm, rope};
 
 use super::disk::{Disk, Ticket};
 use super::{Arena, Weights};
 use crate::error::{Error, Result};
 use crate::graph::{Added, Graph, Norm, ParamId, RopeId, VectorId};
-use crate::plan::{Buf, Grad, Instr, Layout, LoraAdd, LoraUp, Machine, Mode, Program, Span, States};
+use crate::plan::{Buf, Grad, Instr, Layout, LoraAdd, LoraUp, Machine, Mode, Program, Span};
 use crate::store;
 
 pub use alone::Alone;
 use head::Head;
-use state::failed;
+pub use updates::Rule;
 
 /// The label of a row that has none.
 pub const NO_LABEL: u32 = u32::MAX;
@@ -68,28 +66,6 @@ impl Outcome {
     /// The share of targets that were the most likely token.
     pub fn accuracy(&self) -> f64 {
         self.hits as f64 / self.targets.max(1) as f64
-    }
-}
-
-/// How gradients are applied.
-#[derive(Clone, Copy, Debug)]
-pub enum Rule {
-    /// AdamW.
-    AdamW(AdamW),
-    /// AdamW with moments in 8 bits.
-    AdamW8bit(AdamW),
-    /// Plain SGD.
-    Sgd(Sgd),
-}
-
-impl Rule {
-    /// What it remembers of every matrix.
-    pub const fn states(&self) -> States {
-        match self {
-            Rule::AdamW(_) => States::F32,
-            Rule::AdamW8bit(_) => States::Bits8,
-            Rule::Sgd(_) => States::None,
-        }
     }
 }
 
@@ -197,11 +173,6 @@ impl Cpu {
         self.loss_limit = limit;
     }
 
-    /// How many gradients were not applied since the last call, because they are not finite.
-    pub fn refused(&mut self) -> usize {
-        std::mem::take(&mut self.refused)
-    }
-
     fn unless_stopping(&self) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(Error::Stopped) }
     }
@@ -221,62 +192,10 @@ impl Cpu {
         self.arena.get_mut(self.layout.param(id).range())
     }
 
-    /// The gradient sum of a trainable matrix, where the layout has them.
-    pub fn grad(&self, id: ParamId) -> &[f32] {
-        self.arena.get(self.layout.grads[id.0].range())
-    }
-
     /// The logits that a generating program left.
     pub fn logits(&self, program: &Program) -> &[f32] {
         let buffer = &program.buffers[program.logits.expect("a generating program has logits").0];
         self.arena.get(self.layout.len + buffer.offset..self.layout.len + buffer.offset + buffer.len)
-    }
-
-    /// From now on the sum of squares of every gradient is remembered as it is applied, for [`Cpu::watched`].
-    pub fn watch(&mut self) {
-        self.watch = Some(vec![f64::NAN; self.ranks.len()]);
-    }
-
-    /// What was remembered since [`Cpu::watch`]; NaN where no gradient was applied. Ends the watch.
-    pub fn watched(&mut self) -> Option<Vec<f64>> {
-        self.watch.take()
-    }
-
-    /// Sets all gradient sums to zero.
-    pub fn clear_grads(&mut self) {
-        for at in 0..self.layout.grads.len() {
-            self.arena.get_mut(self.layout.grads[at].range()).fill(0.0);
-        }
-    }
-
-    /// Applies all gradient sums, times `scale`.
-    ///
-    /// # Errors
-    /// When the disk fails.
-    pub fn apply_grads(&mut self, rule: Rule, scale: f32) -> Result<()> {
-        for at in 0..self.layout.grads.len() {
-            // SAFETY: no other slice of the arena is alive; `update` writes the matrix and its states, which lie apart.
-            let grad = unsafe { self.arena.write(self.layout.grads[at].range()) };
-            if scale != 1.0 {
-                elementwise::scale(&self.pool, grad, scale);
-            }
-            // Between runs the program's part of the arena is free: paged states pass through its start.
-            let room = self.layout.len..self.layout.len + rule.states().floats(grad.len());
-            // SAFETY: as above.
-            let room = (!self.layout.paged.is_empty()).then(|| unsafe { self.arena.write(room) });
-            self.update(ParamId(at), grad, room, rule)?;
-        }
-        Ok(())
-    }
-
-    /// Whether all gradient sums are finite.
-    pub fn grads_are_finite(&self) -> bool {
-        self.layout.grads.iter().all(|span| elementwise::all_finite(self.arena.get(span.range())))
-    }
-
-    /// The norm of all gradient sums together.
-    pub fn grad_norm(&self) -> f64 {
-        self.layout.grads.iter().map(|span| elementwise::square_sum(self.arena.get(span.range()))).sum::<f64>().sqrt()
     }
 
     /// Runs `program` on `batch`, `past` tokens of which are in the cache already, applying gradients with `rule`.
@@ -565,41 +484,6 @@ impl Cpu {
             Grad::Once(buf) => (write(buf), !first_piece),
             // SAFETY: gradient sums lie in the persistent part, apart from everything this instruction reads.
             Grad::Sum(param) => (unsafe { self.arena.write(self.layout.grads[param.0].range()) }, true),
-        }
-    }
-
-    /// Applies one gradient, if it is finite; `room` holds a state that waits on disk meanwhile.
-    fn update(&mut self, param: ParamId, grad: &[f32], room: Option<&mut [f32]>, rule: Rule) -> Result<()> {
-        if let Some(watch) = &mut self.watch {
-            watch[param.0] = elementwise::square_sum(grad);
-        }
-        if !elementwise::all_finite(grad) {
-            self.refused += 1;
-            return Ok(());
-        }
-        let isa = self.machine.isa;
-        // SAFETY: the layout keeps a matrix, its states and all gradients apart.
-        let matrix = unsafe { self.arena.write(self.layout.param(param).range()) };
-        let paged = self.layout.paged.get(param.0).map(|at| self.states_at + at);
-        let state = match (room, paged) {
-            (Some(room), Some(at)) => {
-                self.disk().read_now(room, at).map_err(failed)?;
-                room
-            }
-            // SAFETY: as above.
-            _ => self.layout.states.get(param.0).map_or(&mut [][..], |span| unsafe { self.arena.write(span.range()) }),
-        };
-        match rule {
-            Rule::Sgd(rule) => update::sgd(isa, &self.pool, rule, matrix, grad),
-            Rule::AdamW(rule) => {
-                let (m, v) = state.split_at_mut(grad.len());
-                update::adamw(isa, &self.pool, rule, matrix, grad, m, v);
-            }
-            Rule::AdamW8bit(rule) => update::adamw_8bit(isa, &self.pool, rule, matrix, grad, state),
-        }
-        match paged {
-            Some(at) => self.disk().write_now(state, at).map_err(failed),
-            None => Ok(()),
         }
     }
 }

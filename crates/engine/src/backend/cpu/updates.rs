@@ -1,0 +1,126 @@
+//! Gradients: their sums, whether they are numbers, and the rules by which they change the matrices. What is not finite is never applied.
+
+use pocketune_kernels::update::{AdamW, Sgd};
+use pocketune_kernels::{elementwise, update};
+
+use super::Cpu;
+use super::state::failed;
+use crate::error::Result;
+use crate::graph::ParamId;
+use crate::plan::States;
+
+/// How gradients are applied.
+#[derive(Clone, Copy, Debug)]
+pub enum Rule {
+    /// AdamW.
+    AdamW(AdamW),
+    /// AdamW with moments in 8 bits.
+    AdamW8bit(AdamW),
+    /// Plain SGD.
+    Sgd(Sgd),
+}
+
+impl Rule {
+    /// What it remembers of every matrix.
+    pub const fn states(&self) -> States {
+        match self {
+            Rule::AdamW(_) => States::F32,
+            Rule::AdamW8bit(_) => States::Bits8,
+            Rule::Sgd(_) => States::None,
+        }
+    }
+}
+
+impl Cpu {
+    /// How many gradients were not applied since the last call, because they are not finite.
+    pub fn refused(&mut self) -> usize {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// The gradient sum of a trainable matrix, where the layout has them.
+    pub fn grad(&self, id: ParamId) -> &[f32] {
+        self.arena.get(self.layout.grads[id.0].range())
+    }
+
+    /// From now on the sum of squares of every gradient is remembered as it is applied, for [`Cpu::watched`].
+    pub fn watch(&mut self) {
+        self.watch = Some(vec![f64::NAN; self.ranks.len()]);
+    }
+
+    /// What was remembered since [`Cpu::watch`]; NaN where no gradient was applied. Ends the watch.
+    pub fn watched(&mut self) -> Option<Vec<f64>> {
+        self.watch.take()
+    }
+
+    /// Sets all gradient sums to zero.
+    pub fn clear_grads(&mut self) {
+        for at in 0..self.layout.grads.len() {
+            self.arena.get_mut(self.layout.grads[at].range()).fill(0.0);
+        }
+    }
+
+    /// Applies all gradient sums, times `scale`.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn apply_grads(&mut self, rule: Rule, scale: f32) -> Result<()> {
+        for at in 0..self.layout.grads.len() {
+            // SAFETY: no other slice of the arena is alive; `update` writes the matrix and its states, which lie apart.
+            let grad = unsafe { self.arena.write(self.layout.grads[at].range()) };
+            if scale != 1.0 {
+                elementwise::scale(&self.pool, grad, scale);
+            }
+            // Between runs the program's part of the arena is free: paged states pass through its start.
+            let room = self.layout.len..self.layout.len + rule.states().floats(grad.len());
+            // SAFETY: as above.
+            let room = (!self.layout.paged.is_empty()).then(|| unsafe { self.arena.write(room) });
+            self.update(ParamId(at), grad, room, rule)?;
+        }
+        Ok(())
+    }
+
+    /// Whether all gradient sums are finite.
+    pub fn grads_are_finite(&self) -> bool {
+        self.layout.grads.iter().all(|span| elementwise::all_finite(self.arena.get(span.range())))
+    }
+
+    /// The norm of all gradient sums together.
+    pub fn grad_norm(&self) -> f64 {
+        self.layout.grads.iter().map(|span| elementwise::square_sum(self.arena.get(span.range()))).sum::<f64>().sqrt()
+    }
+
+    /// Applies one gradient, if it is finite; `room` holds a state that waits on disk meanwhile.
+    pub(super) fn update(&mut self, param: ParamId, grad: &[f32], room: Option<&mut [f32]>, rule: Rule) -> Result<()> {
+        if let Some(watch) = &mut self.watch {
+            watch[param.0] = elementwise::square_sum(grad);
+        }
+        if !elementwise::all_finite(grad) {
+            self.refused += 1;
+            return Ok(());
+        }
+        let isa = self.machine.isa;
+        // SAFETY: the layout keeps a matrix, its states and all gradients apart.
+        let matrix = unsafe { self.arena.write(self.layout.param(param).range()) };
+        let paged = self.layout.paged.get(param.0).map(|at| self.states_at + at);
+        let state = match (room, paged) {
+            (Some(room), Some(at)) => {
+                self.disk().read_now(room, at).map_err(failed)?;
+                room
+            }
+            // SAFETY: as above.
+            _ => self.layout.states.get(param.0).map_or(&mut [][..], |span| unsafe { self.arena.write(span.range()) }),
+        };
+        match rule {
+            Rule::Sgd(rule) => update::sgd(isa, &self.pool, rule, matrix, grad),
+            Rule::AdamW(rule) => {
+                let (m, v) = state.split_at_mut(grad.len());
+                update::adamw(isa, &self.pool, rule, matrix, grad, m, v);
+            }
+            Rule::AdamW8bit(rule) => update::adamw_8bit(isa, &self.pool, rule, matrix, grad, state),
+        }
+        match paged {
+            Some(at) => self.disk().write_now(state, at).map_err(failed),
+            None => Ok(()),
+        }
+    }
+}
