@@ -104,7 +104,7 @@ impl Task {
     }
 
     /// The key head that its query heads share.
-    fn kv_head(&self) -> usize {
+    pub fn kv_head(&self) -> usize {
         self.head / self.heads.shared()
     }
 

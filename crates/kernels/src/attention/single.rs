@@ -11,7 +11,7 @@ per_isa!(pub(super) fn forward(task: Task, read: Read<'_>, out: &Rows<'_>, lse: 
 #[inline(always)]
 fn body(task: Task, read: Read, out: &Rows, lse: &Rows) {
     let (segment, heads, d) = (task.segment, task.heads, task.heads.d);
-    let (at, kv_head) = (task.q_at(0, task.head), task.head / (heads.queries / heads.kv));
+    let (at, kv_head) = (task.q_at(0, task.head), task.kv_head());
     let q = &read.q[at..at + d];
     // SAFETY: (row, head) belongs to this task alone.
     let (out, lse) = unsafe {
