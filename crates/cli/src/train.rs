@@ -47,9 +47,6 @@ pub fn run(args: Box<TrainArgs>, typed: &ArgMatches) -> Result<End, Failure> {
     let trace = args.memory_trace.as_deref().map(Trace::start).transpose()?;
     let prompt = args.sample.as_deref().or(built_in.then_some(demo::PROMPT));
     let before = prompt.map(|prompt| sample(&options, prompt, false)).transpose()?;
-    for folder in [Some(&options.adapter_path), options.spill_folder.as_ref()].into_iter().flatten() {
-        pocketune::store::clear_leftovers(folder).map_err(Failure::new)?;
-    }
     let watch = Watch::new(&args.conditions, options.budget.bytes().unwrap_or(None))?;
     let mut printer = Printer::new(log, args.quiet, trace, watch);
     let summary = match train(&options, &mut printer, &signals::heeded()).map_err(Failure::of_run)? {

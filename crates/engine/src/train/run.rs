@@ -40,6 +40,8 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
     let start = host.now();
     options.check()?;
     store::check_writable(&options.adapter_path)?;
+    store::clear_leftovers(&options.adapter_path)?;
+    store::clear_leftovers(options.spill_folder())?;
     let mut peak = Peak::default();
     let mut keeper = Keeper::open(options)?;
     let model = Model::open(&options.model)?;
