@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use pocketune_formats::gguf::{ALIGNMENT, Header};
-use pocketune_formats::lora::{Kind, LoraFile, Pair, gguf_names};
+use pocketune_formats::lora::{Kind, LoraFile, Pair, gguf_names, transposed};
 use pocketune_formats::peft::{AdapterConfig, Targets, TensorSpec, write_tensors};
 use pocketune_formats::{BlockType, mlx, peft};
 
@@ -195,13 +195,13 @@ impl Whole<'_> {
         writer.commit()
     }
 
-    /// A safetensors file of all factors, `transposed` or not, at one rank and one scale.
+    /// A safetensors file of all factors, `turned` or not, at one rank and one scale.
     fn write_folder(
         &self,
         writer: &mut FolderWriter,
         name: &str,
         names: impl Fn(&str) -> [String; 2],
-        transposed: bool,
+        turned: bool,
     ) -> Result<()> {
         let (rank, scale) = (self.rank(), self.scale());
         let mut specs = Vec::new();
@@ -209,7 +209,7 @@ impl Whole<'_> {
             let shapes = [[rank, pair.cols], [pair.rows, rank]];
             specs.extend(names(path).into_iter().zip(shapes).map(|(name, [first, second])| TensorSpec {
                 name,
-                shape: if transposed { vec![second, first] } else { vec![first, second] },
+                shape: if turned { vec![second, first] } else { vec![first, second] },
             }));
         }
         writer.file(name, |out| {
@@ -219,12 +219,8 @@ impl Whole<'_> {
                     0 => (self.a(linear, rank), linear.pair.cols),
                     _ => (self.b(linear, rank, linear.pair.scale / scale, false), rank),
                 };
-                if !transposed {
-                    return out.write_all(bytemuck::cast_slice(&values));
-                }
-                let rows = values.len() / cols;
-                let turned: Vec<f32> = (0..values.len()).map(|i| values[i % rows * cols + i / rows]).collect();
-                out.write_all(bytemuck::cast_slice(&turned))
+                let values = if turned { transposed(&values, cols) } else { values };
+                out.write_all(bytemuck::cast_slice(&values))
             })
         })
     }

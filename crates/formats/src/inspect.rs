@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 use crate::error::Result;
 use crate::gguf::{Gguf, MetaArray, Value};
 use crate::mapped::{self, Mapped};
+use crate::mlx;
 use crate::model::{self, ModelFiles};
 use crate::peft::{self, Adapter, Targets};
 use crate::safetensors_file;
@@ -23,12 +24,18 @@ const VALUE_WIDTH: usize = 96;
 /// Elements shown of an array.
 const SHOWN: usize = 4;
 
-/// Describes a GGUF file, a Hugging Face folder, a PEFT folder, or a safetensors file.
+/// Describes a GGUF file, a Hugging Face folder, an adapter of PEFT or MLX, or a safetensors file.
 ///
 /// # Errors
 /// When it is missing, something else, or malformed.
 pub fn describe(path: &Path) -> Result<String> {
     let is_folder = mapped::metadata(path)?.is_dir();
+    if is_folder && path.join(mlx::TENSORS_FILE).exists() && !path.join(peft::TENSORS_FILE).exists() {
+        let mlx::Adapter { scale, file, tensors, .. } = mlx::Adapter::open(path)?;
+        let mut text = headline(path, &format!("MLX adapter, scale {scale}"), &[file], &tensors);
+        tensor_table(&mut text, &tensors);
+        return Ok(text);
+    }
     if is_folder && !path.join("config.json").exists() && path.join(peft::CONFIG_FILE).exists() {
         return Ok(describe_adapter(path, &Adapter::open(path)?));
     }

@@ -76,7 +76,7 @@ impl LoraFile {
         }
         let adapter = peft::Adapter::open(path)?;
         let (config, scale) = (adapter.config().clone(), adapter.config().scale());
-        let modules = adapter.modules().map(|(module, factors)| (module.into(), factors)).collect();
+        let modules = adapter.modules().clone();
         let (file, tensors) = (adapter.file().clone(), adapter.tensors().to_vec());
         Self::new(Kind::Peft, path, (file, tensors), modules, config.base_model, |_| scale)
     }
@@ -129,10 +129,7 @@ impl LoraFile {
             model::read(&self.path, &self.file, &self.tensors[at]).expect("element types were checked on opening");
         let mut values = vec![0.0; rows * cols];
         blocks::dequantize(ty, data, &mut values);
-        if self.kind != Kind::Mlx {
-            return values;
-        }
-        (0..rows * cols).map(|i| values[i % cols * rows + i / cols]).collect()
+        if self.kind == Kind::Mlx { transposed(&values, rows) } else { values }
     }
 }
 
@@ -169,7 +166,7 @@ pub fn gguf_names(module: &str) -> [String; 2] {
 }
 
 /// Both factors of every module; `factors` says for each tensor whose and which it is.
-fn modules<'a>(
+pub(crate) fn modules<'a>(
     tensors: &'a [TensorInfo],
     factors: impl Iterator<Item = Option<(&'a str, usize)>>,
 ) -> std::result::Result<BTreeMap<String, [usize; 2]>, Problem> {
@@ -186,6 +183,12 @@ fn modules<'a>(
         }
     });
     pairs.collect()
+}
+
+/// The transpose of a matrix with rows of `cols`.
+pub fn transposed(values: &[f32], cols: usize) -> Vec<f32> {
+    let rows = values.len() / cols.max(1);
+    (0..values.len()).map(|i| values[i % rows * cols + i / rows]).collect()
 }
 
 fn fault(path: &Path, problem: Problem) -> Error {

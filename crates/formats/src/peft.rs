@@ -16,9 +16,9 @@ pub use write::{TensorSpec, tensor_names, write_tensors};
 use crate::error::{Error, Result};
 use crate::folder::Folder;
 use crate::mapped::Mapped;
-use crate::model;
 use crate::safetensors_file;
 use crate::tensor::{Tensor, TensorInfo};
+use crate::{lora, model};
 
 /// The name of the configuration in an adapter's folder.
 pub const CONFIG_FILE: &str = "adapter_config.json";
@@ -60,7 +60,7 @@ pub struct Adapter {
     files: [Mapped; 1],
     tensors: Vec<TensorInfo>,
     /// By module path: positions of A and B in `tensors`.
-    modules: BTreeMap<Box<str>, (usize, usize)>,
+    modules: BTreeMap<String, [usize; 2]>,
 }
 
 /// The two factors of one module's change: `W + scale B A`.
@@ -125,18 +125,18 @@ impl Adapter {
     }
 
     /// Where A and B of every module stand among the tensors, by the module's path.
-    pub fn modules(&self) -> impl Iterator<Item = (&str, [usize; 2])> {
-        self.modules.iter().map(|(module, &(a, b))| (&**module, [a, b]))
+    pub fn modules(&self) -> &BTreeMap<String, [usize; 2]> {
+        &self.modules
     }
 
     /// All adapted modules, sorted by path.
     pub fn pairs(&self) -> impl ExactSizeIterator<Item = LoraPair<'_>> {
-        self.modules.iter().map(|(module, &(a, b))| LoraPair { module, a: self.tensor(a), b: self.tensor(b) })
+        self.modules.iter().map(|(module, &[a, b])| LoraPair { module, a: self.tensor(a), b: self.tensor(b) })
     }
 
     /// The factors of the module at `path`, where it is adapted.
     pub fn pair(&self, path: &str) -> Option<LoraPair<'_>> {
-        let (module, &(a, b)) = self.modules.get_key_value(path)?;
+        let (module, &[a, b]) = self.modules.get_key_value(path)?;
         Some(LoraPair { module, a: self.tensor(a), b: self.tensor(b) })
     }
 
@@ -147,34 +147,21 @@ impl Adapter {
 }
 
 /// Finds A and B of every module and checks that their shapes have the rank.
-fn pair(tensors: &[TensorInfo], rank: usize) -> std::result::Result<BTreeMap<Box<str>, (usize, usize)>, Problem> {
-    let (mut a, mut b) = (BTreeMap::new(), BTreeMap::new());
-    for (i, info) in tensors.iter().enumerate() {
-        let path = info.name.strip_prefix(PREFIX);
-        let shape = |wanted| Problem::Shape { tensor: info.name.to_string(), found: info.shape.to_vec(), rank, wanted };
-        if let Some(module) = path.and_then(|path| path.strip_suffix(SUFFIX_A)) {
-            if !matches!(*info.shape, [r, _] if r == rank) {
-                return Err(shape("[r, in]"));
-            }
-            a.insert(module, i);
-        } else if let Some(module) = path.and_then(|path| path.strip_suffix(SUFFIX_B)) {
-            if !matches!(*info.shape, [_, r] if r == rank) {
-                return Err(shape("[out, r]"));
-            }
-            b.insert(module, i);
-        } else {
-            return Err(Problem::UnexpectedTensor { tensor: info.name.to_string() });
-        }
+fn pair(tensors: &[TensorInfo], rank: usize) -> std::result::Result<BTreeMap<String, [usize; 2]>, Problem> {
+    for info in tensors {
+        let wanted = match factor(info) {
+            Some((_, 0)) if !matches!(*info.shape, [r, _] if r == rank) => "[r, in]",
+            Some((_, 1)) if !matches!(*info.shape, [_, r] if r == rank) => "[out, r]",
+            _ => continue,
+        };
+        return Err(Problem::Shape { tensor: info.name.to_string(), found: info.shape.to_vec(), rank, wanted });
     }
-    if let Some(module) = b.keys().find(|module| !a.contains_key(*module)) {
-        return Err(Problem::Unpaired { module: module.to_string(), has: 'B', lacks: 'A' });
-    }
-    if a.is_empty() {
-        return Err(Problem::NoTensors);
-    }
-    let pairs = a.into_iter().map(|(module, a)| match b.get(module) {
-        Some(&b) => Ok((module.into(), (a, b))),
-        None => Err(Problem::Unpaired { module: module.to_string(), has: 'A', lacks: 'B' }),
-    });
-    pairs.collect()
+    let modules = lora::modules(tensors, tensors.iter().map(factor))?;
+    if modules.is_empty() { Err(Problem::NoTensors) } else { Ok(modules) }
+}
+
+/// The module that a tensor belongs to, and which factor (0 or 1) it is.
+fn factor(info: &TensorInfo) -> Option<(&str, usize)> {
+    let path = info.name.strip_prefix(PREFIX)?;
+    [SUFFIX_A, SUFFIX_B].iter().enumerate().find_map(|(which, suffix)| Some((path.strip_suffix(suffix)?, which)))
 }

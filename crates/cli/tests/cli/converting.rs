@@ -66,6 +66,8 @@ fn mlx_finds_transposed_factors_the_scale_itself_and_paths_inside_a_layer() {
     let place = Place::new();
     place.pocketune("train --iters 2 --lora-rank 3 --lora-alpha 12 --lora-targets q,down").into("adapter").succeeds();
     place.pocketune("convert --adapter adapter --to mlx --output mlx").succeeds();
+    let shown = place.pocketune("inspect mlx").succeeds().stdout;
+    assert!(shown.contains("MLX adapter, scale 4") && shown.contains("self_attn.q_proj.lora_a"), "{shown}");
     let config: serde_json::Value =
         serde_json::from_slice(&std::fs::read(place.path("mlx/adapter_config.json")).unwrap()).unwrap();
     let lora = &config["lora_parameters"];
@@ -92,7 +94,7 @@ fn what_can_not_be_converted_is_refused_in_one_line() {
     let other = Golden::new("qwen2").gguf(&place);
     let convert = |words: &str| place.pocketune("convert --output out").words(words);
     convert("--adapter adapter --to gguf").refuses(&["adapter", "--model"]);
-    convert("--adapter adapter --to gguf").model(&other).refuses(&["adapter", "model"]);
+    convert("--adapter adapter --to gguf").model(&other).refuses(&["adapter: module ", "and the model's has"]);
     convert("--adapter missing --to peft").refuses(&["missing: no such file or folder"]);
     convert("--to peft").with("--adapter", demo()).refuses(&["general.type is"]);
     convert("--adapter adapter --to onnx").misused(&["onnx"]);
