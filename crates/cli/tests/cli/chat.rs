@@ -1,21 +1,11 @@
 //! Conversations: `messages` records and `generate --chat`, through the model's chat template. What transformers renders of the same
 //! messages is the yardstick.
 
-use std::path::PathBuf;
-
 use serde_json::{Value, json};
 
 use crate::adapters;
-use crate::models::{Golden, chat_template, demo};
+use crate::models::{Golden, chat_template, chatty, demo};
 use crate::place::Place;
-
-/// A folder with SmolLM2's chat template.
-fn model(place: &Place) -> PathBuf {
-    let folder = Golden::new("llama").folder(place);
-    let config = json!({ "chat_template": chat_template("smollm2.json")["template"] });
-    place.file("llama/tokenizer_config.json", config.to_string());
-    folder
-}
 
 /// What the template is known to make of messages, where that is plain ASCII.
 fn known_cases(add_generation_prompt: bool) -> Vec<Value> {
@@ -32,7 +22,7 @@ fn known_cases(add_generation_prompt: bool) -> Vec<Value> {
 #[test]
 fn messages_train_like_the_text_that_transformers_renders_of_them() {
     let place = Place::new();
-    let model = model(&place);
+    let model = chatty(&place);
     let cases = known_cases(false);
     let messages: String = cases.iter().map(|case| format!("{}\n", json!({ "messages": case["messages"] }))).collect();
     let texts: Vec<&str> = cases.iter().map(|case| case["output"].as_str().unwrap()).collect();
@@ -47,7 +37,7 @@ fn messages_train_like_the_text_that_transformers_renders_of_them() {
 #[test]
 fn a_chat_prompt_is_the_text_that_transformers_renders_of_it() {
     let place = Place::new();
-    let model = model(&place);
+    let model = chatty(&place);
     let one_question = |case: &&Value| {
         let messages = case["messages"].as_array().unwrap();
         messages.len() == 1 && messages[0]["role"] == "user"

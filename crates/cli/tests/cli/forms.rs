@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use crate::adapters;
-use crate::models::{Golden, chat_template};
+use crate::models::chatty;
 use crate::place::Place;
 
 /// The adapter after two updates in the file's order.
@@ -16,18 +16,10 @@ fn trained(place: &Place, words: &str, data: PathBuf) -> Vec<u8> {
     adapters::bytes(&place.path("adapter"))
 }
 
-/// A folder `llama` with SmolLM2's chat template.
-fn place() -> Place {
-    let place = Place::new();
-    Golden::new("llama").folder(&place);
-    let config = json!({ "chat_template": chat_template("smollm2.json")["template"] });
-    place.file("llama/tokenizer_config.json", config.to_string());
-    place
-}
-
 #[test]
 fn texts_are_read_from_every_form_alike() {
-    let place = place();
+    let place = Place::new();
+    chatty(&place);
     let texts = ["one, \"two\"", "three four"];
     let want = trained(&place, "", place.texts("a.jsonl", &texts));
     let array = serde_json::to_string_pretty(&texts.map(|text| json!({ "text": text }))).unwrap();
@@ -42,7 +34,8 @@ fn texts_are_read_from_every_form_alike() {
 
 #[test]
 fn questions_are_read_from_every_kind_of_record_alike() {
-    let place = place();
+    let place = Place::new();
+    chatty(&place);
     let (user, assistant) =
         (json!({"role": "user", "content": "2 + 2?"}), json!({"role": "assistant", "content": "4"}));
     let mut number = 0;
@@ -71,7 +64,8 @@ fn questions_are_read_from_every_kind_of_record_alike() {
 
 #[test]
 fn without_a_template_a_prompt_and_its_completion_are_one_text() {
-    let place = place();
+    let place = Place::new();
+    chatty(&place);
     let record = |prompt: &str, answer: &str| json!({ "prompt": prompt, "completion": answer }).to_string();
     let pairs = place.file("pairs.jsonl", [record("a b", " c d"), record("e", " f")].join("\n"));
     let texts = place.texts("texts.jsonl", &["a b c d", "e f"]);
@@ -81,7 +75,8 @@ fn without_a_template_a_prompt_and_its_completion_are_one_text() {
 
 #[test]
 fn a_template_from_a_file_takes_the_place_of_the_models_own() {
-    let place = place();
+    let place = Place::new();
+    chatty(&place);
     let template = place.file("own.jinja", "{% for m in messages %}<{{ m.content }}>{% endfor %}");
     let data = place.file("data.jsonl", json!({ "messages": [{"role": "user", "content": "hi"}] }).to_string());
     let words = format!("--chat-template {}", template.display());
@@ -90,7 +85,8 @@ fn a_template_from_a_file_takes_the_place_of_the_models_own() {
 
 #[test]
 fn a_share_of_a_file_is_kept_for_validation() {
-    let place = place();
+    let place = Place::new();
+    chatty(&place);
     let texts: Vec<String> = (0..40).map(|number| format!("record number {number}")).collect();
     let data = place.texts("data.jsonl", &texts);
     let run = |seed: &str| {
@@ -106,7 +102,8 @@ fn a_share_of_a_file_is_kept_for_validation() {
 
 #[test]
 fn a_test_set_is_measured_at_the_end() {
-    let place = place();
+    let place = Place::new();
+    chatty(&place);
     place.texts("set/train.jsonl", &["some words to train on"]);
     place.texts("set/test.jsonl", &["some words to test with"]);
     let run = place.pocketune("train --iters 1 --test").model(place.path("llama")).data(place.path("set"));

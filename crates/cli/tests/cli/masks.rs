@@ -2,20 +2,12 @@
 
 use serde_json::json;
 
-use crate::models::{Golden, chat_template};
+use crate::models::chatty;
 use crate::place::Place;
 
 fn preview(place: &Place, words: &str, data: &str) -> String {
     let path = place.file("data.jsonl", data);
     place.pocketune("data preview").words(words).model(place.path("llama")).data(path).succeeds().stdout
-}
-
-fn place() -> Place {
-    let place = Place::new();
-    Golden::new("llama").folder(&place);
-    let config = json!({ "chat_template": chat_template("smollm2.json")["template"] });
-    place.file("llama/tokenizer_config.json", config.to_string());
-    place
 }
 
 /// What stands between the marks, without the borders of tokens.
@@ -26,7 +18,8 @@ fn counted(shown: &str) -> Vec<String> {
 
 #[test]
 fn the_words_that_count_are_between_marks() {
-    let place = place();
+    let place = Place::new();
+    chatty(&place);
     let chat = json!({"messages": [
         {"role": "user", "content": "A"}, {"role": "assistant", "content": "B c"},
         {"role": "user", "content": "D"}, {"role": "assistant", "content": "E"}
@@ -45,7 +38,8 @@ fn the_words_that_count_are_between_marks() {
 
 #[test]
 fn records_are_counted_and_measured() {
-    let place = place();
+    let place = Place::new();
+    chatty(&place);
     let texts: String = (1..=9).map(|length| format!("{}\n", json!({ "text": "x".repeat(length) }))).collect();
     let said = preview(&place, "--records 2 --max-seq-length 8 --batch-size 2", &texts);
     assert_eq!(said.matches("line ").count(), 2, "{said}");
@@ -61,7 +55,8 @@ fn records_are_counted_and_measured() {
 
 #[test]
 fn nothing_that_a_record_holds_reaches_the_terminal_as_a_command() {
-    let place = place();
+    let place = Place::new();
+    chatty(&place);
     let said = preview(&place, "", &json!({ "text": "a\u{1b}[31m\r b" }).to_string());
     assert!(!said.contains('\u{1b}') && said.contains("\\u{1b}"), "{said}");
 }

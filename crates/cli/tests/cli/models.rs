@@ -34,6 +34,14 @@ pub fn chat_template(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
+/// A tiny model in the folder `llama` of a place, with SmolLM2's chat template.
+pub fn chatty(place: &Place) -> PathBuf {
+    let folder = Golden::new("llama").folder(place);
+    let config = serde_json::json!({ "chat_template": chat_template("smollm2.json")["template"] });
+    place.file("llama/tokenizer_config.json", config.to_string());
+    folder
+}
+
 /// A tiny model with the numbers that PyTorch, transformers and PEFT found for it.
 pub struct Golden {
     folder: PathBuf,
