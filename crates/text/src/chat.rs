@@ -4,6 +4,7 @@
 //! depend on the day it is started.
 
 mod rewrite;
+mod slices;
 mod work;
 
 use crate::error::{Result, TextError};

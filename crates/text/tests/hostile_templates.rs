@@ -88,6 +88,7 @@ fn what_bombs_abuse_works_in_moderation() {
         ("{{ messages | map(attribute='role') | join(', ') }}".into(), "user, assistant"),
         ("{{ messages | selectattr('role', 'equalto', 'user') | list | length }}".into(), "1"),
         ("{% for m in messages[::-1] %}{{ loop.index0 ~ m.role[:2] ~ m['content'].split('\\n')[-1] }};{% endfor %}".into(), "0ase;1usabc;"),
+        ("{{ ''[::-1] ~ 'abc'[::-1] ~ [][::-1] ~ 'abc'[::-9223372036854775807] ~ ''[::-9223372036854775807] }}".into(), "cba[]c"),
         ("{% set t %}x{{ messages[0].content | upper }}{% endset %}{{ t | trim | replace('X', 'y') }}".into(), "xABC"),
         ("{% macro f(a, b='z') %}{{ a }}{{ b }}{{ caller() if caller }}{% endmacro %}{{ f(1) }}{% call f(2, b=3) %}!{% endcall %}".into(), "1z23!"),
         ("{{ 'in' if 'b' in messages[0].content and messages[0].x is not defined else 'out' }}".into(), "in"),

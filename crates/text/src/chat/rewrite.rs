@@ -310,13 +310,17 @@ impl Writer {
                 Ok(())
             }
             ast::Expr::Slice(slice) => {
-                self.call(work::EACH, &[&slice.expr])?;
-                self.push("[");
-                for (i, part) in [&slice.start, &slice.stop, &slice.step].into_iter().enumerate() {
-                    self.push(if i > 0 { ":" } else { "" });
-                    part.iter().try_for_each(|part| self.expression(part))?;
+                self.push(work::SLICE);
+                self.push("(");
+                self.expression(&slice.expr)?;
+                for part in [&slice.start, &slice.stop, &slice.step] {
+                    self.push(", ");
+                    match part {
+                        Some(part) => self.expression(part)?,
+                        None => self.push("none"),
+                    }
                 }
-                self.push("]");
+                self.push(")");
                 Ok(())
             }
             ast::Expr::List(list) => self.made("[", &list.items, "]"),

@@ -10,6 +10,7 @@ use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters, functions, tests};
 
 use super::rewrite::Rewritten;
+use super::slices::slice;
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -29,6 +30,7 @@ pub(super) const TEXT: &str = "__text";
 pub(super) const WEIGHED: &str = "__weighed";
 pub(super) const STORED: &str = "__stored";
 pub(super) const EACH: &str = "__each";
+pub(super) const SLICE: &str = "__slice";
 pub(super) const JOINED: &str = "__joined";
 pub(super) const TIMES: &str = "__times";
 pub(super) const MADE: &str = "__made";
@@ -98,6 +100,11 @@ fn made(value: Value) -> Result<Value> {
         None => {}
     }
     Ok(value)
+}
+
+fn sliced(value: Value, start: Value, stop: Value, step: Value) -> Result<Value> {
+    elements(&value)?;
+    slice(&value, &start, &stop, &step)
 }
 
 fn weighed(value: Value) -> Result<Value> {
@@ -272,6 +279,7 @@ fn base() -> Environment<'static> {
     environment.add_function(WEIGHED, weighed);
     environment.add_function(STORED, stored);
     environment.add_function(EACH, each);
+    environment.add_function(SLICE, sliced);
     environment.add_function(JOINED, joined);
     environment.add_function(TIMES, times);
     environment.add_function(MADE, made);
