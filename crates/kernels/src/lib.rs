@@ -16,6 +16,8 @@ mod avx512;
 pub mod blocks;
 pub mod cross_entropy;
 pub mod dequant;
+pub mod dora;
+pub mod dropout;
 pub mod elementwise;
 pub mod embed;
 pub mod gated;

@@ -361,3 +361,31 @@ pub fn cross_entropy<F: Real>(logits: &[F], labels: &[u32]) -> (Vec<F>, Vec<F>) 
     }
     (losses, grads)
 }
+
+/// The lengths of the rows of `w + scale bᵀ a`, with `w` of `[rows, cols]`, `a` of `[rank, cols]` and `b` of `[rank, rows]`.
+pub fn lengths<T: Real>(w: &[T], a: &[T], b: &[T], scale: T, rows: usize) -> Vec<T> {
+    let cols = w.len() / rows.max(1);
+    let row = |i: usize| {
+        let element = |j: usize| {
+            let ranks = 0..a.len() / cols;
+            ranks.fold(w[i * cols + j], |x, r| x + scale * b[r * rows + i] * a[r * cols + j])
+        };
+        (0..cols).fold(T::from(0.0), |sum, j| sum + element(j) * element(j)).sqrt()
+    };
+    (0..rows).map(row).collect()
+}
+
+/// DoRA's magnitudes, `y = z m / n + bias`.
+pub fn dora<T: Real>(z: &[T], m: &[T], n: &[T], bias: &[T]) -> Vec<T> {
+    z.iter().enumerate().map(|(at, &z)| z * m[at % m.len()] / n[at % m.len()] + bias[at % m.len()]).collect()
+}
+
+/// Gradients of [`dora`] by `z` and `m`, where `n` is a constant.
+pub fn dora_backward<T: Real>(z: &[T], m: &[T], n: &[T], g: &[T]) -> (Vec<T>, Vec<T>) {
+    let gz = g.iter().enumerate().map(|(at, &g)| g * m[at % m.len()] / n[at % m.len()]).collect();
+    let mut gm = vec![T::from(0.0); m.len()];
+    for (at, (&g, &z)) in g.iter().zip(z).enumerate() {
+        gm[at % m.len()] += g * z / n[at % m.len()];
+    }
+    (gz, gm)
+}

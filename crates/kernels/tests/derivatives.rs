@@ -64,6 +64,15 @@ fn norm_by_input() {
 }
 
 #[test]
+fn magnitudes_by_input_and_by_themselves() {
+    let (z, m, n, bias, weights) = (random(1, 12), random(2, 6), random(3, 6), random(4, 6), random(5, 12));
+    let n: Vec<f64> = n.iter().map(|n| n.abs() + 0.5).collect();
+    let (gz, gm) = op::dora_backward(&z, &m, &n, &weights);
+    check("z", &z, &weights, &gz, |z| op::dora(z, &m, &n, &bias));
+    check("m", &m, &weights, &gm, |m| op::dora(&z, m, &n, &bias));
+}
+
+#[test]
 fn layer_norm_by_input() {
     let (x, w, b, weights) = (random(1, 12), random(2, 6), random(4, 6), random(3, 12));
     let gx = op::layer_norm_backward(&x, &w, 1e-5, &weights);

@@ -3,10 +3,11 @@
 
 use pocketune_kernels::activation::{self, Act};
 use pocketune_kernels::attention::{self, Heads, Segment, Window};
-use pocketune_kernels::matmul::{Ctx, Precision};
+use pocketune_kernels::dropout::{self, Mask};
+use pocketune_kernels::matmul::{Ctx, Precision, Weight};
 use pocketune_kernels::philox::Philox;
 use pocketune_kernels::{
-    BlockType, Isa, Pool, blocks, cross_entropy, embed, gated, layer_norm, norm, reference, rope, update,
+    BlockType, Isa, Pool, blocks, cross_entropy, dora, embed, gated, layer_norm, norm, reference, rope, update,
 };
 
 fn random(stream: u64, len: usize) -> Vec<f32> {
@@ -414,4 +415,85 @@ fn updates_have_the_same_bits_everywhere() {
         update::sgd(isa, pool, update::Sgd { lr: 0.1, weight_decay: 0.01 }, &mut p, &g);
         p
     });
+}
+
+#[test]
+fn magnitudes_match_the_reference_and_sums_go_on_where_they_stopped() {
+    for (tokens, rows, cols, rank) in [(0, 3, 5, 1), (1, 1, 1, 2), (7, 33, 17, 3), (70, 96, 64, 8)] {
+        let (w, a, b) = (random(1, rows * cols), random(2, rank * cols), random(3, rank * rows));
+        let n = same_bits("lengths", |isa, pool| {
+            let (mut n, mut scratch) =
+                (vec![f32::NAN; rows], vec![f32::NAN; dora::lengths_scratch(cols, pool.threads())]);
+            dora::lengths(isa, pool, Weight::f32(rows, cols, &w), &a, &b, 0.5, &mut scratch, &mut n);
+            n
+        });
+        close("lengths", &n, &reference::lengths(&w, &a, &b, 0.5, rows), 1e-5);
+        let (z, g) = (random(4, tokens * rows), random(5, tokens * rows));
+        let (m, bias) = (random(6, rows), random(7, rows));
+        let y = same_bits("magnitudes", |isa, pool| {
+            let mut y = vec![f32::NAN; z.len()];
+            dora::forward(isa, pool, &z, &m, &n, Some(&bias), &mut y);
+            y
+        });
+        close("magnitudes", &y, &reference::dora(&z, &m, &n, &bias), 1e-5);
+        let run = |isa, pool: &Pool, cut: usize| {
+            let (mut gz, mut gm) = (vec![f32::NAN; z.len()], vec![f32::NAN; rows]);
+            let (front, back) = gz.split_at_mut(cut * rows);
+            let part = |range: std::ops::Range<usize>| (&z[range.clone()], &g[range]);
+            dora::backward(isa, pool, part(0..cut * rows), (&m, &n), (front, false), (&mut gm, false));
+            dora::backward(isa, pool, part(cut * rows..z.len()), (&m, &n), (back, false), (&mut gm, true));
+            [gz, gm].concat()
+        };
+        let got = same_bits("magnitudes backward", |isa, pool| run(isa, pool, 0));
+        let (gz, gm) = reference::dora_backward(&z, &m, &n, &g);
+        close("magnitudes backward", &got, &[gz, gm].concat(), 1e-4);
+        assert!(got == run(Isa::best(), &Pool::new(2).unwrap(), tokens / 3), "in two pieces");
+    }
+}
+
+#[test]
+fn dropout_drops_its_share_and_the_same_elements_in_any_pieces_and_both_ways() {
+    let (len, share) = (100_003, 0.3);
+    let mask = Mask::new(Philox::new(3, 7), share);
+    let (pool, x) = (Pool::new(2).unwrap(), random(8, len));
+    let mut whole = vec![f32::NAN; len];
+    dropout::forward(&pool, mask, 0, &x, &mut whole);
+    let kept = whole.iter().zip(&x).filter(|(y, x)| **y == **x * (1.0 / (1.0 - share))).count();
+    let dropped = whole.iter().filter(|y| **y == 0.0).count();
+    assert_eq!(kept + dropped, len);
+    let (seen, wanted) = (dropped as f64 / len as f64, f64::from(share));
+    assert!((seen - wanted).abs() < 5.0 * (wanted * (1.0 - wanted) / len as f64).sqrt(), "{seen} dropped");
+    for cut in [1, 7, 16_385, len - 3] {
+        let mut pieces = vec![f32::NAN; len];
+        let (front, back) = pieces.split_at_mut(cut);
+        dropout::forward(&pool, mask, 0, &x[..cut], front);
+        dropout::forward(&pool, mask, cut, &x[cut..], back);
+        assert!(pieces == whole, "cut at {cut}");
+    }
+    let mut back = vec![1.0; len];
+    dropout::backward(&pool, mask, 0, &x, &mut back, true);
+    assert!(back.iter().zip(&whole).all(|(back, y)| *back == 1.0 + y));
+    dropout::backward(&pool, mask, 0, &x, &mut back, false);
+    assert!(back == whole);
+    let mut other = vec![0.0; len];
+    dropout::forward(&pool, Mask::new(Philox::new(3, 8), share), 0, &x, &mut other);
+    assert!(other != whole, "another stream is another mask");
+}
+
+#[test]
+fn an_embedding_s_adapter_picks_columns_and_gives_gradients_back_to_them() {
+    let (vocab, rank, ids) = (5, 3, [4_u32, 0, 4, 2]);
+    let (a, gh) = (random(1, rank * vocab), random(2, rank * ids.len()));
+    let (mut h, mut ga) = (vec![f32::NAN; gh.len()], vec![0.0; a.len()]);
+    embed::gather(&a, vocab, &ids, 0.5, &mut h);
+    embed::scatter(&gh, vocab, &ids, 0.5, &mut ga);
+    for r in 0..rank {
+        for (t, &id) in ids.iter().enumerate() {
+            assert_eq!(h[t * rank + r], 0.5 * a[r * vocab + id as usize]);
+        }
+        for id in 0..vocab {
+            let tokens = ids.iter().enumerate().filter(|(_, other)| **other as usize == id);
+            assert_eq!(ga[r * vocab + id], tokens.map(|(t, _)| 0.5 * gh[t * rank + r]).sum::<f32>());
+        }
+    }
 }
