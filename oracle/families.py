@@ -28,7 +28,7 @@ LENGTHS = (20, 13)
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 OPT_LINEARS = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
 ROBERTA_LINEARS = ["query", "key", "value", "attention.output.dense", "intermediate.dense", "output.dense"]
-NO_GGUF = ("mistral", "opt", "roberta")
+NO_GGUF = ("mistral", "opt", "roberta", "qwen2_dora", "llama_ends", "gemma3_text_ends")
 PAD, NO_LABEL = 1, -100
 DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 LLAMA3_ROPE = {
@@ -73,6 +73,17 @@ CASES = {
              pad_token_id=PAD, attn_implementation="eager"), 4),
 }  # fmt: skip
 
+# case: (the case whose family it has, what else the adapter is)
+KINDS = {
+    "qwen2_dora": ("qwen2", dict(use_dora=True, use_rslora=True, lora_alpha=3, rank_pattern={"v_proj": 2, "layers.1.mlp.up_proj": 8},
+                                 alpha_pattern={"layers.0.mlp.down_proj": 4})),
+    "llama_dora": ("llama", dict(use_dora=True)),
+    "llama_ends": ("llama", dict(target_modules=["embed_tokens", "lm_head", "q_proj"])),
+    "gemma3_text_ends": ("gemma3_text", dict(target_modules=["embed_tokens", "lm_head", "down_proj"])),
+}  # fmt: skip
+CASES |= {case: CASES[family] for case, (family, _) in KINDS.items()}
+FAMILY = {case: KINDS[case][0] if case in KINDS else case for case in CASES}
+
 
 def main():
     torch.set_num_threads(1)
@@ -90,6 +101,7 @@ def main():
 
 def make(case):
     config_class, model_class, arguments, rank = CASES[case]
+    arguments, family = dict(arguments), FAMILY[case]
     rng = torch.Generator().manual_seed(SEED + list(CASES).index(case))
     if arguments.get("head_dim", 0) is None:
         arguments.pop("head_dim")  # qwen2 has no such key: heads divide the hidden size
@@ -107,17 +119,21 @@ def make(case):
         expected |= {f"labels.{i}": torch.where(r.labels == NO_LABEL, -1, r.labels) for i, r in enumerate(records)}
     with torch.no_grad():
         expected["logits_base.0"] = model(records[0].ids[None]).logits[0]
-    check_it_bites(case, model, records[0].ids, expected["logits_base.0"])
+    check_it_bites(family, model, records[0].ids, expected["logits_base.0"])
     if case not in NO_GGUF:
         write_gguf(case, model, records[0].ids, expected["logits_base.0"])
 
     linears = {"opt": OPT_LINEARS, "roberta": ROBERTA_LINEARS}.get(case, LINEARS)
     task = None if case == "roberta" else "CAUSAL_LM"
-    lora = LoraConfig(r=rank, lora_alpha=8, target_modules=linears, lora_dropout=0.0, bias="none", task_type=task)
-    model = get_peft_model(model, lora)
+    lora = dict(r=rank, lora_alpha=8, target_modules=linears, lora_dropout=0.0, bias="none", task_type=task)
+    model = get_peft_model(model, LoraConfig(**lora | KINDS.get(case, (None, {}))[1]))
     with torch.no_grad():
-        for _, p in adapter(model):
-            p.copy_(torch.randn(p.shape, generator=rng) * (0.08 if case == "gemma3_text" else 0.15))
+        for name, p in adapter(model):
+            noise = torch.randn(p.shape, generator=rng)
+            if "magnitude" in name:
+                p.mul_(1 + 0.2 * noise)
+            else:
+                p.copy_(noise * (0.08 if family == "gemma3_text" else 0.15))
     save_adapter(model, folder / "adapter")
     expected |= numbers(case, model, records)
     save_file({k: v.detach().contiguous().clone() for k, v in expected.items()}, folder / "expected.safetensors")
@@ -238,6 +254,7 @@ def write_gguf(case, model, ids, logits):
     """The GGUF twin, and what transformers' own GGUF reader makes of it."""
     path = GOLDEN / f"{case}.gguf"
     gguf_files.write(path, f"golden-{case}", model.config, model.state_dict())
+    case = FAMILY[case]
     # transformers ignores key_length for qwen3 and reads no window for gemma3: there the config is ours, the tensors the file's.
     ours = {"config": model.config} if case in ("qwen3", "gemma3_text") else {}
     again = tf.AutoModelForCausalLM.from_pretrained(
@@ -259,7 +276,10 @@ def write_gguf(case, model, ids, logits):
 
 
 def adapter(model):
-    return [(n.replace(".default", ""), p) for n, p in model.named_parameters() if p.requires_grad]
+    def saved(name):
+        return name.replace(".default", "").replace("magnitude_vector.weight", "magnitude_vector")
+
+    return [(saved(n), p) for n, p in model.named_parameters() if p.requires_grad]
 
 
 def padded(records):

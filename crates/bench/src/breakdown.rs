@@ -48,6 +48,8 @@ fn kind(instr: &Instr, again: bool) -> usize {
         Instr::Linear { .. } => usize::from(again),
         Instr::LinearBackward { .. } => 2,
         Instr::LoraDown { .. } | Instr::LoraDownBackward { .. } => 3,
+        Instr::Dropout { .. } | Instr::DropoutBackward { .. } | Instr::Lengths { .. } => 3,
+        Instr::Magnitude { .. } | Instr::MagnitudeBackward { .. } | Instr::EmbedBackward { .. } => 3,
         Instr::Attention { .. } | Instr::CachedAttention { .. } => 4,
         Instr::AttentionBackward { .. } => 5,
         Instr::Norm { .. } | Instr::NormBackward { .. } => 6,

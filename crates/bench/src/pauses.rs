@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use pocketune::graph::{Layers, LoraSpec, Target};
+use pocketune::graph::LoraSpec;
 use pocketune::model::Source;
 use pocketune::train::{
     Budget, DataOptions, DataSource, Decay, Ending, Event, Host, Job, Keeping, LoraChoice, Optimizer, PolicyChoice,
@@ -123,12 +123,13 @@ fn finish(job: Job) -> Result<()> {
 
 fn start(options: &Options, folder: &Path) -> Result<Job> {
     let rank = options.lora_rank;
-    let lora = LoraSpec { rank, alpha: 2.0 * rank as f32, targets: Target::ALL.to_vec(), layers: Layers::All };
+    let lora = LoraSpec { rank, alpha: 2.0 * rank as f32, ..LoraSpec::default() };
     let options = TrainOptions {
         model: Source::Path(options.model.clone()),
         data: DataOptions::plain(DataSource::Path(options.data.clone())),
         adapter_path: folder.into(),
         lora: LoraChoice::New(lora),
+        lora_plus: 1.0,
         iters: options.iters,
         epochs: None,
         batch_size: options.batch_size,

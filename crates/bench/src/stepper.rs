@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pocketune::backend::{Alone, Batch, Cpu, NO_LABEL, Outcome, Rule, Weights};
-use pocketune::graph::{Graph, Layers, LoraSpec, Target};
+use pocketune::backend::{Alone, Batch, Cpu, NO_LABEL, Noise, Outcome, Rule, Weights};
+use pocketune::graph::{Graph, LoraSpec};
 use pocketune::model::{Model, Source};
 use pocketune::plan::{Flops, Instr, Mode, Plan, PolicyName, States};
 use pocketune::train::{Budget, PrecisionChoice, RunOptions, Task, adapter};
@@ -42,7 +42,7 @@ impl Record {
     /// As the backend reads it.
     pub fn batch(&self) -> Batch<'_> {
         let Self { ids, positions, labels, segments } = self;
-        Batch { ids, positions, labels, segments, targets: ids.len() - 1 }
+        Batch { ids, positions, labels, segments, targets: ids.len() - 1, noise: Noise::default() }
     }
 }
 
@@ -89,7 +89,7 @@ impl Stepper {
             return Err(Failure::new(format!("--seq {}: a record has at least 2 tokens", setup.seq)));
         }
         let rank = setup.rank;
-        let lora = LoraSpec { rank, alpha: 2.0 * rank as f32, targets: Target::ALL.to_vec(), layers: Layers::All };
+        let lora = LoraSpec { rank, alpha: 2.0 * rank as f32, ..LoraSpec::default() };
         let model = Model::open(&Source::Path(setup.model.into()))?;
         let graph = model.config.graph(Some(&lora))?;
         let weights = Weights::bind(model.files, &model.config, &graph)?;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::Args;
 use pocketune::backend::{Cpu, Weights};
 use pocketune::families::{Config, shape};
-use pocketune::graph::{Layers, LoraSpec, Target};
+use pocketune::graph::LoraSpec;
 use pocketune::model::{Model, Source};
 use pocketune::plan::{Instr, Keep, Kind, Loss, Mode, Plan, Policy, PolicyName, Spill, States};
 use pocketune::store;
@@ -56,7 +56,7 @@ pub fn run(options: &Options) -> Result<()> {
     if !path.exists() {
         write_model::write(&config, &options.shape, WeightType::Q4_0, &path)?;
     }
-    let lora = LoraSpec { rank: 8, alpha: 16.0, targets: Target::ALL.to_vec(), layers: Layers::All };
+    let lora = LoraSpec::default();
     let model = Model::open(&Source::Path(path.clone()))?;
     let graph = model.config.graph(Some(&lora))?;
     let types = Weights::bind(model.files, &model.config, &graph)?.types();

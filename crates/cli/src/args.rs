@@ -1,8 +1,10 @@
 //! What can be typed. Words follow mlx-lm first, then llama.cpp and Hugging Face.
 
 mod data;
+mod lora;
 
 pub use data::DataArgs;
+pub use lora::LoraArgs;
 
 use std::path::PathBuf;
 
@@ -132,18 +134,6 @@ pub struct TrainArgs {
     /// The highest learning rate [default: 1e-4; 3e-3 for the built-in model].
     #[arg(long, allow_hyphen_values = true)]
     pub learning_rate: Option<f32>,
-    /// Rank of the adapters [default: 8].
-    #[arg(long, alias = "lora-r")]
-    pub lora_rank: Option<usize>,
-    /// The change is scaled by alpha / rank [default: twice the rank].
-    #[arg(long, allow_hyphen_values = true)]
-    pub lora_alpha: Option<f32>,
-    /// Linears that get an adapter: all-linear, or names such as q_proj,v_proj or attn_q,attn_v [default: all-linear].
-    #[arg(long, aliases = ["lora-modules", "lora-target-modules"])]
-    pub lora_targets: Option<String>,
-    /// How many layers are trained, counted from the last; -1 for all [default: -1].
-    #[arg(long, allow_hyphen_values = true)]
-    pub num_layers: Option<i64>,
     /// The update rule.
     #[arg(long, alias = "optim", value_enum, default_value_t = OptimizerArg::Adamw)]
     pub optimizer: OptimizerArg,
@@ -171,9 +161,6 @@ pub struct TrainArgs {
     /// What is recomputed in the backward pass: nothing, whole blocks, or what is cheap. Gradients are the same to the bit.
     #[arg(long, alias = "gradient-checkpointing", value_enum, num_args = 0..=1, default_value = "auto", default_missing_value = "block")]
     pub grad_checkpoint: CheckpointArg,
-    /// Start from this PEFT folder, with its rank, alpha and targets.
-    #[arg(long, value_name = "PEFT_DIR", conflicts_with_all = ["lora_rank", "lora_alpha", "lora_targets", "num_layers"])]
-    pub init_adapter: Option<PathBuf>,
     /// Take records in the order of the file.
     #[arg(long)]
     pub no_shuffle: bool,
@@ -216,6 +203,8 @@ pub struct TrainArgs {
     /// Skip updates whose loss lies this many standard deviations above the usual.
     #[arg(long, value_name = "Z", allow_negative_numbers = true)]
     pub max_loss_z: Option<f64>,
+    #[command(flatten)]
+    pub lora: LoraArgs,
     #[command(flatten)]
     pub keeping: KeepingArgs,
     #[command(flatten)]

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use clap::{ArgMatches, CommandFactory, ValueEnum};
-use pocketune::graph::{Layers, LoraSpec, Target};
 use pocketune::model::Model;
 use pocketune::plan::{Machine, Plan, PolicyName};
 use pocketune::store::hidden_folder;
 use pocketune::train::{
-    Budget, DataOptions, DataSource, Decay, Ending, LoraChoice, Optimizer, PolicyChoice, Sampling, Schedule, Summary,
-    TrainOptions, train,
+    Budget, DataOptions, DataSource, Decay, Ending, Optimizer, PolicyChoice, Sampling, Schedule, Summary, TrainOptions,
+    train,
 };
 
 use crate::args::{CheckpointArg, Cli, LogArg, OptimizerArg, SchedulerArg, TrainArgs};
@@ -82,22 +81,6 @@ fn how_to_go_on(options: &TrainOptions, iter: usize, iters: usize) -> String {
 }
 
 pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure> {
-    let lora = match &args.init_adapter {
-        Some(folder) => LoraChoice::From(folder.clone()),
-        None => {
-            let rank = args.lora_rank.unwrap_or(8);
-            let layers = match args.num_layers.unwrap_or(-1) {
-                -1 => Layers::All,
-                last => Layers::Last(
-                    usize::try_from(last)
-                        .map_err(|_| Failure(format!("--num-layers {last}: a number of layers, or -1 for all")))?,
-                ),
-            };
-            let targets =
-                Target::parse_list(args.lora_targets.as_deref().unwrap_or("all-linear")).map_err(Failure::new)?;
-            LoraChoice::New(LoraSpec { rank, alpha: args.lora_alpha.unwrap_or(2.0 * rank as f32), targets, layers })
-        }
-    };
     let decay = match args.lr_scheduler {
         SchedulerArg::Constant => Decay::Constant,
         SchedulerArg::Linear => Decay::Linear,
@@ -119,7 +102,8 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
             ..args.records.options(args.data.clone().map_or(demo::DATA, DataSource::Path))
         },
         adapter_path: args.adapter_path.clone(),
-        lora,
+        lora: args.lora.choice()?,
+        lora_plus: args.lora.lora_plus,
         iters,
         epochs: args.epochs,
         batch_size: args.batch_size,

@@ -1,16 +1,17 @@
 //! Adapters from one runtime's files to another's: PEFT, MLX and llama.cpp's GGUF, in every direction. Factors are copied, transposed or
 //! put into the other order of rows; nothing is rounded but to f32. Ranks and scales that differ between modules are evened out where a
-//! format knows only one: with zeros, and in the second factor. It refuses modules that the model, or the format, does not have.
+//! format knows only one: with zeros, and in the second factor. It refuses modules that the model, or the format, does not have, and DoRA
+//! where a format has no magnitudes.
 
 use std::path::Path;
 
 use pocketune_formats::gguf::{ALIGNMENT, Header};
 use pocketune_formats::lora::{Kind, LoraFile, Pair, gguf_names, transposed};
-use pocketune_formats::peft::{AdapterConfig, Targets, TensorSpec, write_tensors};
+use pocketune_formats::peft::{AdapterConfig, Patterns, Targets, TensorSpec, write_tensors};
 use pocketune_formats::{BlockType, mlx, peft};
 
 use crate::error::{Error, Result};
-use crate::graph::{Naming, Target};
+use crate::graph::{LoraSpec, Naming, Target};
 use crate::model::Model;
 use crate::store::{self, FolderWriter};
 
@@ -103,13 +104,7 @@ fn linears<'a>(from: &Path, lora: &'a LoraFile, model: Option<&Model>) -> Result
 
 /// All linears of a model's blocks.
 fn modules(model: &Model) -> Result<Vec<crate::graph::Module>> {
-    let all = crate::graph::LoraSpec {
-        rank: 1,
-        alpha: 1.0,
-        targets: Target::ALL.to_vec(),
-        layers: crate::graph::Layers::All,
-    };
-    Ok(model.config.graph(Some(&all))?.modules)
+    Ok(model.config.graph(Some(&LoraSpec { rank: 1, ..LoraSpec::default() }))?.modules)
 }
 
 /// The block and the linear that a name such as `blk.0.attn_q` means.
@@ -170,54 +165,79 @@ impl Whole<'_> {
         (!all).then_some(layers)
     }
 
+    fn dora(&self) -> bool {
+        self.linears.iter().any(|linear| linear.pair.has_magnitude())
+    }
+
     fn write_peft(&self, out: &Path) -> Result<()> {
         let (rank, scale) = (self.rank(), self.scale());
+        let alpha = |linear: &Linear| linear.pair.scale * linear.pair.rank as f64;
+        // Those that differ, by their whole paths.
+        let ranks = self.linears.iter().filter(|linear| linear.pair.rank != rank);
+        let alphas = self.linears.iter().filter(|linear| alpha(linear) != scale * rank as f64);
         let config = AdapterConfig {
             rank,
             alpha: scale * rank as f64,
+            ranks: Patterns(ranks.map(|linear| (linear.path.clone(), linear.pair.rank)).collect()),
+            alphas: Patterns(alphas.map(|linear| (linear.path.clone(), alpha(linear))).collect()),
+            dora: self.dora(),
             targets: Targets::Modules(self.targets(|linear| last_word(&linear.path))),
             layers: self.layers(),
             base_model: self.base_model(),
             task: Some("CAUSAL_LM".into()),
+            ..AdapterConfig::default()
         };
+        let own = |linear: &Linear| (linear.pair.rank, 1.0);
         let mut writer = FolderWriter::open(out)?;
-        self.write_folder(&mut writer, peft::TENSORS_FILE, peft::tensor_names, false)?;
+        self.write_folder(&mut writer, peft::TENSORS_FILE, |path| peft::tensor_names(path, false), own, false)?;
         writer.file(peft::CONFIG_FILE, |out| out.write_all(config.to_json().as_bytes()))?;
         writer.commit()
     }
 
     fn write_mlx(&self, out: &Path) -> Result<()> {
+        let (rank, scale) = (self.rank(), self.scale());
         let keys = self.targets(|linear| inside_layer(&linear.path, linear.layer));
-        let config = mlx::config_json(self.rank(), self.scale(), &keys, self.base_model().as_deref());
+        let config = mlx::config_json(self.dora(), rank, scale, &keys, self.base_model().as_deref());
+        let evened = |linear: &Linear| (rank, linear.pair.scale / scale);
         let mut writer = FolderWriter::open(out)?;
-        self.write_folder(&mut writer, mlx::TENSORS_FILE, mlx::tensor_names, true)?;
+        self.write_folder(&mut writer, mlx::TENSORS_FILE, mlx::tensor_names, evened, true)?;
         writer.file(mlx::CONFIG_FILE, |out| out.write_all(config.as_bytes()))?;
         writer.commit()
     }
 
-    /// A safetensors file of all factors, `turned` or not, at one rank and one scale.
+    /// A safetensors file of all parts, `turned` or not; `form` says with what rank a module is written, and what its B is multiplied with.
     fn write_folder(
         &self,
         writer: &mut FolderWriter,
         name: &str,
-        names: impl Fn(&str) -> [String; 2],
+        names: impl Fn(&str) -> [String; 3],
+        form: impl Fn(&Linear) -> (usize, f64),
         turned: bool,
     ) -> Result<()> {
-        let (rank, scale) = (self.rank(), self.scale());
+        let mut parts: Vec<(&Linear, usize)> = Vec::new();
         let mut specs = Vec::new();
-        for Linear { pair, path, .. } in &self.linears {
-            let shapes = [[rank, pair.cols], [pair.rows, rank]];
-            specs.extend(names(path).into_iter().zip(shapes).map(|(name, [first, second])| TensorSpec {
-                name,
-                shape: if turned { vec![second, first] } else { vec![first, second] },
-            }));
+        for linear in &self.linears {
+            let (pair, rank) = (linear.pair, form(linear).0);
+            let shapes = [vec![rank, pair.cols], vec![pair.rows, rank], vec![pair.rows]];
+            for (part, (name, mut shape)) in names(&linear.path).into_iter().zip(shapes).enumerate() {
+                if part == 2 && !pair.has_magnitude() {
+                    continue;
+                }
+                if turned {
+                    shape.reverse();
+                }
+                parts.push((linear, part));
+                specs.push(TensorSpec { name, shape });
+            }
         }
         writer.file(name, |out| {
             write_tensors(out, &specs, &mut |at, out| {
-                let linear = &self.linears[at / 2];
-                let (values, cols) = match at % 2 {
+                let (linear, part) = parts[at];
+                let (rank, factor) = form(linear);
+                let (values, cols) = match part {
                     0 => (self.a(linear, rank), linear.pair.cols),
-                    _ => (self.b(linear, rank, linear.pair.scale / scale, false), rank),
+                    1 => (self.b(linear, rank, factor, false), rank),
+                    _ => (self.lora.magnitude(linear.pair).unwrap_or_default(), linear.pair.rows),
                 };
                 let values = if turned { transposed(&values, cols) } else { values };
                 out.write_all(bytemuck::cast_slice(&values))
@@ -231,6 +251,10 @@ impl Whole<'_> {
             let fault = "llama.cpp has no models of its base model's family".into();
             return Err(Error::Adapter { path: out.into(), fault });
         };
+        if self.dora() {
+            let fault = "llama.cpp's adapters have no magnitudes, and this one does (DoRA)".into();
+            return Err(Error::Adapter { path: out.into(), fault });
+        }
         // One alpha for all, divided by each module's own rank.
         let alpha = self.scale() * self.rank() as f64;
         let mut header = Header::default();

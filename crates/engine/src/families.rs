@@ -54,11 +54,13 @@ impl Config {
             lora.layers.check(self.layers)?;
             lora.check_targets(self.family.naming())?;
         }
-        Ok(match (self.family, self.learned) {
+        let graph = match (self.family, self.learned) {
             (Family::Opt, Some(learned)) => opt::graph(self, learned, lora),
             (Family::Roberta, Some(learned)) => roberta::graph(self, learned, lora),
             _ => self.decoder(lora),
-        })
+        };
+        lora.map_or(Ok(()), |lora| lora.check_patterns(&graph.modules))?;
+        Ok(graph)
     }
 
     /// The families with rotations.

@@ -1,13 +1,16 @@
-//! A model's forward pass as a static graph of ten coarse operations. Every value is a matrix of `[tokens, cols]` floats, so
+//! A model's forward pass as a static graph of twelve coarse operations. Every value is a matrix of `[tokens, cols]` floats, so
 //! the graph holds for any number of tokens. It runs nothing and knows no file.
 
 pub mod adapter;
 pub mod builder;
 mod op;
+mod target;
 
-pub use adapter::{Layers, LoraSpec, Module, Naming, Target, llama_row};
+pub use adapter::{Layers, LoraSpec, Module, llama_row};
 pub use builder::{Builder, Projection};
 pub use op::Op;
+pub use pocketune_formats::peft::Patterns;
+pub use target::{Naming, Target};
 
 /// A value of the graph, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,6 +50,17 @@ pub struct Added {
     pub types: Option<WeightId>,
 }
 
+/// The factors of an adapter on one of a model's ends, and what their product is multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Factors {
+    /// The first, `[rank, in]`.
+    pub a: ParamId,
+    /// The second, `[rank, out]`.
+    pub b: ParamId,
+    /// The scale.
+    pub scale: f32,
+}
+
 /// A table of rotations, by number in [`Graph::ropes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RopeId(pub usize);
@@ -76,11 +90,15 @@ pub enum Role {
     LowRank,
     /// A sub-layer's output on its way to the residual sum.
     Branch,
+    /// What a linear with magnitudes makes before they are applied.
+    Direction,
+    /// An adapter's input of which a share was dropped.
+    Dropped,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Role; 11] = [
+    pub const ALL: [Role; 13] = [
         Role::BlockInput,
         Role::Middle,
         Role::Normed,
@@ -92,6 +110,8 @@ impl Role {
         Role::Activated,
         Role::LowRank,
         Role::Branch,
+        Role::Direction,
+        Role::Dropped,
     ];
 
     /// A short word for reports.
@@ -108,6 +128,8 @@ impl Role {
             Role::Activated => "activated",
             Role::LowRank => "lora",
             Role::Branch => "branch",
+            Role::Direction => "direction",
+            Role::Dropped => "dropped",
         }
     }
 }
@@ -180,14 +202,15 @@ pub struct RopeDecl {
     pub frequencies: Vec<f64>,
 }
 
-/// A trainable matrix of an adapter. Both factors have `rank` rows: A is `[rank, in]`, B is held transposed, `[rank, out]`.
+/// A trainable matrix of an adapter. Both factors have `rank` rows: A is `[rank, in]`, B is held transposed, `[rank, out]`. Magnitudes are one
+/// row, `[1, out]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param {
     /// Which of [`Graph::modules`] it belongs to.
     pub module: usize,
-    /// Rows, the adapter's rank.
+    /// Rows: the adapter's rank, or one.
     pub rank: usize,
-    /// Columns: input dimension for A, output dimension for B.
+    /// Columns: input dimension for A, output dimension for the others.
     pub cols: usize,
 }
 
@@ -216,7 +239,7 @@ pub struct Graph {
     pub vectors: Vec<VectorDecl>,
     /// Rotations.
     pub ropes: Vec<RopeDecl>,
-    /// Adapted linears, with two params each: A at `2 i`, B at `2 i + 1`.
+    /// Adapted linears; each names its params.
     pub modules: Vec<Module>,
     /// How its linears are called.
     pub naming: Naming,

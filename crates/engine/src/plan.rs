@@ -3,6 +3,7 @@
 
 mod emit;
 mod flops;
+mod instr;
 mod layout;
 mod memory;
 mod picture;
@@ -14,11 +15,12 @@ mod time;
 
 pub use flops::Flops;
 pub(crate) use flops::{ATTENTION, ATTENTION_BACKWARD};
+pub use instr::{Access, Grad, Instr, LoraAdd, LoraUp};
 pub use layout::{Layout, Span, States};
 pub use memory::{MemoryPlan, Surroundings};
 pub use picture::{Canvas, Sample, picture, ticks};
 pub use policy::{Keep, Loss, Policy, PolicyName, Roles, Spill};
-pub use program::{Access, Buf, Buffer, Grad, Instr, Kind, LoraAdd, LoraUp, Program, Region};
+pub use program::{Buf, Buffer, Kind, Program, Region};
 pub use search::{Plan, Setting};
 pub use time::{Moment, Rates, Time};
 

@@ -40,6 +40,8 @@ fn steps_allocate_nothing() {
         ("qwen2.gguf", Rule::AdamW8bit(adamw)),
         ("opt", Rule::AdamW(adamw)),
         ("roberta", Rule::AdamW(adamw)),
+        ("qwen2_dora", Rule::AdamW(adamw)),
+        ("gemma3_text_ends", Rule::AdamW(adamw)),
     ] {
         for mode in [Mode::TrainAndUpdate, Mode::Accumulate, Mode::Evaluate] {
             for policy in [PolicyName::None, PolicyName::Block, PolicyName::Selective] {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use pocketune::graph::{Layers, LoraSpec, Target};
+use pocketune::graph::LoraSpec;
 use pocketune::model::Source;
 use pocketune::train::{
     Advice, Budget, DataOptions, DataSource, Decay, Ending, Event, Every, Host, Job, Keeping, LoraChoice, Optimizer,
@@ -22,7 +22,8 @@ fn options(adapter_path: PathBuf) -> TrainOptions {
         model: Source::Path(demo.join("model.gguf")),
         data: DataOptions::plain(DataSource::Path(demo.join("data/train.jsonl"))),
         adapter_path,
-        lora: LoraChoice::New(LoraSpec { rank: 8, alpha: 16.0, targets: Target::ALL.to_vec(), layers: Layers::All }),
+        lora: LoraChoice::New(LoraSpec::default()),
+        lora_plus: 1.0,
         iters: ITERS,
         epochs: None,
         batch_size: 2,

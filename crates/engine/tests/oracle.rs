@@ -8,9 +8,22 @@ use pocketune::backend::Rule;
 use pocketune::plan::{Mode, PolicyName};
 use pocketune_kernels::update::{AdamW, Sgd};
 
-const DECODERS: [&str; 7] = ["llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3_text", "opt"];
+const DECODERS: [&str; 11] = [
+    "llama",
+    "llama3",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma3_text",
+    "opt",
+    "qwen2_dora",
+    "llama_dora",
+    "llama_ends",
+    "gemma3_text_ends",
+];
 const ENCODER: &str = "roberta";
-const GGUFS: [&str; 5] = ["llama.gguf", "llama3.gguf", "qwen2.gguf", "qwen3.gguf", "gemma3_text.gguf"];
+const GGUFS: [&str; 6] =
+    ["llama.gguf", "llama3.gguf", "qwen2.gguf", "qwen3.gguf", "gemma3_text.gguf", "llama_dora.gguf"];
 
 fn decoders() -> impl Iterator<Item = Golden> {
     DECODERS.into_iter().chain(GGUFS).map(Golden::open)

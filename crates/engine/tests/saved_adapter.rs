@@ -3,14 +3,16 @@
 mod golden;
 
 use golden::Golden;
-use pocketune::graph::{Layers, LoraSpec, Target};
+use pocketune::graph::{LoraSpec, Target};
 use pocketune::plan::{Mode, PolicyName};
 use pocketune::train::adapter;
 use pocketune_formats::peft::{Adapter, Targets};
 
 #[test]
 fn an_adapter_of_a_decoder_and_of_an_encoder_comes_back_as_it_went_in() {
-    for (name, task) in [("llama", Some("CAUSAL_LM")), ("opt", Some("CAUSAL_LM")), ("roberta", None)] {
+    let decoders = ["llama", "opt", "llama_dora.gguf", "qwen2_dora", "llama_ends", "gemma3_text_ends"];
+    let cases = decoders.into_iter().map(|name| (name, Some("CAUSAL_LM"))).chain([("roberta", None)]);
+    for (name, task) in cases {
         let golden = Golden::open(name);
         let case = golden.case(true, Mode::Accumulate, PolicyName::None, 1);
         let theirs = Adapter::open(&golden.adapter()).unwrap();
@@ -23,7 +25,14 @@ fn an_adapter_of_a_decoder_and_of_an_encoder_comes_back_as_it_went_in() {
         for (ours, theirs) in ours.pairs().zip(theirs.pairs()) {
             assert_eq!(ours.module, theirs.module);
             assert!(ours.a.data == theirs.a.data && ours.b.data == theirs.b.data, "{name} {}", ours.module);
+            let [ours, theirs] = [ours, theirs].map(|pair| pair.magnitude.map(|magnitude| magnitude.data));
+            assert_eq!(ours, theirs, "{name}");
+            assert_eq!(ours.is_some(), name.contains("dora"));
         }
+        let scales = |adapter: &Adapter| -> Vec<f64> {
+            adapter.pairs().map(|pair| adapter.config().scale_of(pair.module)).collect()
+        };
+        assert_eq!(scales(&ours), scales(&theirs), "{name}");
         let Targets::Modules(names) = &ours.config().targets else { panic!("{name}: no names") };
         let found = |module: &str| names.iter().any(|name| module == name || module.ends_with(&format!(".{name}")));
         assert!(theirs.pairs().all(|pair| found(pair.module)), "{name}: {names:?}");
@@ -42,9 +51,9 @@ fn names_of_every_family_are_understood() {
 
 #[test]
 fn all_linear_means_those_that_a_block_has() {
-    let lora = |targets| LoraSpec { rank: 2, alpha: 4.0, targets, layers: Layers::All };
+    let lora = |targets| LoraSpec { rank: 2, alpha: 4.0, targets, ..LoraSpec::default() };
     let config = pocketune::families::shape("opt-1.3b").unwrap();
     assert_eq!(config.graph(Some(&lora(Target::ALL.to_vec()))).unwrap().modules.len(), 24 * 6);
     let fault = config.graph(Some(&lora(vec![Target::Q, Target::Gate]))).unwrap_err().to_string();
-    assert_eq!(fault, "--lora-targets gate_proj: the blocks of this model have no such linear");
+    assert_eq!(fault, "--lora-targets gate_proj: this model has no such linear");
 }

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use pocketune::families::{Config, shape};
-use pocketune::graph::{Layers, LoraSpec, Target};
+use pocketune::graph::LoraSpec;
 use pocketune::plan::{Machine, Mode, Policy, PolicyName, Rates, Spill, States, Surroundings};
 use pocketune::train::{Budget, Task};
 use pocketune_kernels::matmul::Precision;
@@ -16,7 +16,7 @@ fn training(config: Config, length: usize, batch: usize, ty: BlockType) -> Task 
     Task {
         config,
         types,
-        lora: Some(LoraSpec { rank: 8, alpha: 16.0, targets: Target::ALL.to_vec(), layers: Layers::All }),
+        lora: Some(LoraSpec::default()),
         length,
         batch,
         machine: Machine { threads: 2, isa: Isa::Scalar, precision: Precision::F32 },
@@ -94,7 +94,7 @@ fn eight_bits_take_a_quarter_of_the_optimizers_memory_and_are_offered_where_it_i
     // 2 bytes and 8/256 instead of 8, and what the last block of a matrix leaves empty.
     assert!((0.2539..0.26).contains(&share), "{share}");
     // A rank at which the optimizer's state of one matrix is the largest thing there is.
-    let lora = LoraSpec { rank: 256, alpha: 16.0, targets: Target::ALL.to_vec(), layers: Layers::All };
+    let lora = LoraSpec { rank: 256, ..LoraSpec::default() };
     let wide = Task { lora: Some(lora), ..f32 };
     let peak = |states| Task { states, ..wide.clone() }.with(|setting, _| setting.smallest().peak()).unwrap();
     let (f32, bits8) = (peak(States::F32), peak(States::Bits8));
@@ -108,7 +108,7 @@ fn eight_bits_take_a_quarter_of_the_optimizers_memory_and_are_offered_where_it_i
 fn a_state_on_disk_has_room_to_pass_through_when_sums_are_applied() {
     let mut training = training(small(), 2, 1, BlockType::Q8_0);
     training.mode = Mode::Accumulate;
-    training.lora = Some(LoraSpec { rank: 512, alpha: 16.0, targets: Target::ALL.to_vec(), layers: Layers::All });
+    training.lora = Some(LoraSpec { rank: 512, ..LoraSpec::default() });
     let (program, room) = training
         .with(|setting, graph| {
             let largest = graph.params.iter().map(|param| param.len()).max().unwrap();

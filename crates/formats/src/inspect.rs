@@ -14,7 +14,7 @@ use crate::gguf::{Gguf, MetaArray, Value};
 use crate::mapped::{self, Mapped};
 use crate::mlx;
 use crate::model::{self, ModelFiles};
-use crate::peft::{self, Adapter, Targets};
+use crate::peft::{self, Adapter, Targets, scale};
 use crate::safetensors_file;
 use crate::tensor::TensorInfo;
 
@@ -69,9 +69,20 @@ fn describe_adapter(path: &Path, adapter: &Adapter) -> String {
     let mut text = headline(path, "PEFT LoRA adapter", std::slice::from_ref(adapter.file()), adapter.tensors());
     let mut rows = vec![
         ("rank".to_string(), config.rank.to_string()),
-        ("alpha".into(), format!("{} (scale {})", config.alpha, config.scale())),
+        ("alpha".into(), format!("{} (scale {})", config.alpha, scale(config.alpha, config.rank, config.stabilized))),
         ("modules adapted".into(), grouped(adapter.pairs().len())),
     ];
+    let kinds = [(config.stabilized, "rsLoRA"), (config.dora, "DoRA")];
+    let kinds: Vec<&str> = kinds.into_iter().filter(|(is, _)| *is).map(|(_, name)| name).collect();
+    if !kinds.is_empty() {
+        rows.push(("kind".into(), kinds.join(", ")));
+    }
+    let ranks = config.ranks.0.iter().map(|(name, rank)| format!("{name}: rank {rank}"));
+    let alphas = config.alphas.0.iter().map(|(name, alpha)| format!("{name}: alpha {alpha}"));
+    let patterns: Vec<String> = ranks.chain(alphas).collect();
+    if !patterns.is_empty() {
+        rows.push(("but".into(), abbreviate(&patterns.join(", "), VALUE_WIDTH)));
+    }
     rows.push(match &config.targets {
         Targets::AllLinear => ("targets".into(), "all-linear".into()),
         Targets::Modules(names) => ("targets".into(), abbreviate(&names.join(", "), VALUE_WIDTH)),

@@ -55,7 +55,25 @@ pub struct Pair {
     pub rows: usize,
     /// What the change is multiplied with.
     pub scale: f64,
-    factors: [usize; 2],
+    parts: Parts,
+}
+
+/// Where the parts of a module's change stand among a file's tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// A.
+    pub a: usize,
+    /// B.
+    pub b: usize,
+    /// DoRA's magnitudes.
+    pub magnitude: Option<usize>,
+}
+
+impl Pair {
+    /// Whether DoRA's magnitudes belong to it.
+    pub const fn has_magnitude(&self) -> bool {
+        self.parts.magnitude.is_some()
+    }
 }
 
 impl LoraFile {
@@ -72,26 +90,27 @@ impl LoraFile {
             let factors = adapter.tensors.iter().map(|info| mlx::module(&info.name));
             let modules = modules(&adapter.tensors, factors).map_err(|problem| fault(path, problem))?;
             let (base_model, scale) = (adapter.base_model, adapter.scale);
-            return Self::new(Kind::Mlx, path, (adapter.file, adapter.tensors), modules, base_model, |_| scale);
+            return Self::new(Kind::Mlx, path, (adapter.file, adapter.tensors), modules, base_model, |_, _| scale);
         }
         let adapter = peft::Adapter::open(path)?;
-        let (config, scale) = (adapter.config().clone(), adapter.config().scale());
+        let config = adapter.config().clone();
         let modules = adapter.modules().clone();
         let (file, tensors) = (adapter.file().clone(), adapter.tensors().to_vec());
-        Self::new(Kind::Peft, path, (file, tensors), modules, config.base_model, |_| scale)
+        let base_model = config.base_model.clone();
+        Self::new(Kind::Peft, path, (file, tensors), modules, base_model, |module, _| config.scale_of(module))
     }
 
     fn new(
         kind: Kind,
         path: &Path,
         (file, tensors): (Mapped, Vec<TensorInfo>),
-        modules: BTreeMap<String, [usize; 2]>,
+        modules: BTreeMap<String, Parts>,
         base_model: Option<String>,
-        scale: impl Fn(usize) -> f64,
+        scale: impl Fn(&str, usize) -> f64,
     ) -> Result<Self> {
         let mut pairs = Vec::new();
-        for (module, factors) in modules {
-            let [a, b] = factors.map(|at| &tensors[at]);
+        for (module, parts) in modules {
+            let (a, b) = (&tensors[parts.a], &tensors[parts.b]);
             let shape = |info: &TensorInfo| match *info.shape {
                 // MLX has both transposed.
                 [first, second] if kind == Kind::Mlx => Ok([second, first]),
@@ -102,7 +121,8 @@ impl LoraFile {
             if rank != other || rank == 0 {
                 return Err(wrong_shape(path, b, rank));
             }
-            pairs.push(Pair { module, rank, cols, rows, scale: scale(rank), factors });
+            let scale = scale(&module, rank);
+            pairs.push(Pair { module, rank, cols, rows, scale, parts });
         }
         if pairs.is_empty() {
             return Err(fault(path, Problem::NoTensors));
@@ -116,12 +136,17 @@ impl LoraFile {
 
     /// A of a module, `[rank, cols]`.
     pub fn a(&self, pair: &Pair) -> Vec<f32> {
-        self.factor(pair.factors[0], (pair.rank, pair.cols))
+        self.factor(pair.parts.a, (pair.rank, pair.cols))
     }
 
     /// B of a module, `[rows, rank]`, in the order of its file's rows.
     pub fn b(&self, pair: &Pair) -> Vec<f32> {
-        self.factor(pair.factors[1], (pair.rows, pair.rank))
+        self.factor(pair.parts.b, (pair.rows, pair.rank))
+    }
+
+    /// DoRA's magnitudes of a module, one for every output, in the order of its file's rows.
+    pub fn magnitude(&self, pair: &Pair) -> Option<Vec<f32>> {
+        pair.parts.magnitude.map(|at| self.factor(at, (1, pair.rows)))
     }
 
     fn factor(&self, at: usize, (rows, cols): (usize, usize)) -> Vec<f32> {
@@ -155,7 +180,7 @@ fn gguf(path: &Path) -> Result<LoraFile> {
     });
     let modules = modules(&tensors, factors).map_err(|problem| fault(path, problem))?;
     // As llama.cpp does: no alpha means no scale.
-    let scale = |rank: usize| if alpha == 0.0 { 1.0 } else { alpha / rank as f64 };
+    let scale = |_: &str, rank: usize| if alpha == 0.0 { 1.0 } else { alpha / rank as f64 };
     let lora = LoraFile::new(Kind::Gguf, path, (file, tensors), modules, None, scale)?;
     Ok(LoraFile { architecture, ..lora })
 }
@@ -165,19 +190,19 @@ pub fn gguf_names(module: &str) -> [String; 2] {
     GGUF_SUFFIXES.map(|suffix| format!("{module}{suffix}"))
 }
 
-/// Both factors of every module; `factors` says for each tensor whose and which it is.
+/// The parts of every module; `parts` says for each tensor whose it is, and whether A, B or the magnitudes.
 pub(crate) fn modules<'a>(
     tensors: &'a [TensorInfo],
-    factors: impl Iterator<Item = Option<(&'a str, usize)>>,
-) -> std::result::Result<BTreeMap<String, [usize; 2]>, Problem> {
-    let mut found: BTreeMap<&str, [Option<usize>; 2]> = BTreeMap::new();
-    for (at, (info, factor)) in tensors.iter().zip(factors).enumerate() {
-        let (module, which) = factor.ok_or_else(|| Problem::UnexpectedTensor { tensor: info.name.to_string() })?;
+    parts: impl Iterator<Item = Option<(&'a str, usize)>>,
+) -> std::result::Result<BTreeMap<String, Parts>, Problem> {
+    let mut found: BTreeMap<&str, [Option<usize>; 3]> = BTreeMap::new();
+    for (at, (info, part)) in tensors.iter().zip(parts).enumerate() {
+        let (module, which) = part.ok_or_else(|| Problem::UnexpectedTensor { tensor: info.name.to_string() })?;
         found.entry(module).or_default()[which] = Some(at);
     }
-    let pairs = found.into_iter().map(|(module, factors)| match factors {
-        [Some(a), Some(b)] => Ok((module.into(), [a, b])),
-        [a, _] => {
+    let pairs = found.into_iter().map(|(module, parts)| match parts {
+        [Some(a), Some(b), magnitude] => Ok((module.into(), Parts { a, b, magnitude })),
+        [a, ..] => {
             let (has, lacks) = if a.is_some() { ('A', 'B') } else { ('B', 'A') };
             Err(Problem::Unpaired { module: module.into(), has, lacks })
         }

@@ -1,7 +1,7 @@
 //! MLX's LoRA adapters: `adapter_config.json`, which holds all of mlx-lm's options, and `adapters.safetensors`.
 //!
-//! Factors lie transposed there, as `[in, r]` and `[r, out]`, and the change is multiplied by `scale` itself. What is not plain LoRA is
-//! refused by the name of the field.
+//! Factors lie transposed there, as `[in, r]` and `[r, out]`, and the change is multiplied by `scale` itself. LoRA and DoRA are read; what is
+//! neither is refused by the name of the field.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ pub const CONFIG_FILE: &str = "adapter_config.json";
 pub const TENSORS_FILE: &str = "adapters.safetensors";
 
 const MAX_CONFIG_BYTES: usize = 1 << 20;
-const SUFFIXES: [&str; 2] = [".lora_a", ".lora_b"];
+const SUFFIXES: [&str; 3] = [".lora_a", ".lora_b", ".m"];
 
 /// What an adapter's folder holds.
 pub struct Adapter {
@@ -56,7 +56,7 @@ impl Adapter {
 fn scale(config: &Map<String, Value>) -> std::result::Result<f64, Problem> {
     match config.get("fine_tune_type") {
         None | Some(Value::Null) => {}
-        Some(Value::String(ty)) if ty == "lora" => {}
+        Some(Value::String(ty)) if ty == "lora" || ty == "dora" => {}
         Some(found) => {
             return Err(Problem::Unsupported { field: "fine_tune_type".into(), found: found.to_string() });
         }
@@ -70,20 +70,21 @@ fn scale(config: &Map<String, Value>) -> std::result::Result<f64, Problem> {
     })
 }
 
-/// The module that a tensor belongs to, and which factor (0 or 1) it is.
+/// The module that a tensor belongs to, and which part (A, B or DoRA's magnitudes) it is.
 pub fn module(name: &str) -> Option<(&str, usize)> {
     SUFFIXES.iter().enumerate().find_map(|(which, suffix)| Some((name.strip_suffix(suffix)?, which)))
 }
 
-/// The names of both factors of the module at `path`.
-pub fn tensor_names(path: &str) -> [String; 2] {
+/// The names of A, B and DoRA's magnitudes of the module at `path`.
+pub fn tensor_names(path: &str) -> [String; 3] {
     SUFFIXES.map(|suffix| format!("{path}{suffix}"))
 }
 
 /// The content of an `adapter_config.json` that mlx-lm loads. `keys` are paths inside a layer, such as `self_attn.q_proj`.
-pub fn config_json(rank: usize, scale: f64, keys: &[String], base_model: Option<&str>) -> String {
+pub fn config_json(dora: bool, rank: usize, scale: f64, keys: &[String], base_model: Option<&str>) -> String {
     let lora = json!({"rank": rank, "scale": scale, "dropout": 0.0, "keys": keys});
     // Of all layers; those without tensors begin, and stay, as no change.
-    let config = json!({"fine_tune_type": "lora", "num_layers": -1, "lora_parameters": lora, "model": base_model});
+    let ty = if dora { "dora" } else { "lora" };
+    let config = json!({"fine_tune_type": ty, "num_layers": -1, "lora_parameters": lora, "model": base_model});
     format!("{config:#}\n")
 }

@@ -1,24 +1,27 @@
 //! PEFT LoRA adapters: `adapter_config.json` and `adapter_model.safetensors`.
 //!
 //! Read: the two files of a folder, checked against each other. Written: their encodings, to whatever is handed in;
-//! putting a file in its place is the store's work. An adapter that uses something other than plain LoRA is refused by
-//! the name of the field, never applied in part.
+//! putting a file in its place is the store's work. LoRA with its scalings (`use_rslora`, patterns of ranks and alphas), DoRA's magnitudes and
+//! LoRA of embeddings are read; an adapter that uses anything else is refused by the name of the field, never applied in part.
 
 mod config;
+mod patterns;
 mod write;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-pub use config::{AdapterConfig, Targets};
+pub use config::{AdapterConfig, Targets, scale};
+pub use patterns::Patterns;
 pub use write::{TensorSpec, tensor_names, write_tensors};
 
 use crate::error::{Error, Result};
 use crate::folder::Folder;
+use crate::lora::{self, Parts};
 use crate::mapped::Mapped;
+use crate::model;
 use crate::safetensors_file;
 use crate::tensor::{Tensor, TensorInfo};
-use crate::{lora, model};
 
 /// The name of the configuration in an adapter's folder.
 pub const CONFIG_FILE: &str = "adapter_config.json";
@@ -30,6 +33,13 @@ const MAX_CONFIG_BYTES: usize = 1 << 20;
 const PREFIX: &str = "base_model.model.";
 const SUFFIX_A: &str = ".lora_A.weight";
 const SUFFIX_B: &str = ".lora_B.weight";
+/// Of DoRA's magnitudes.
+const SUFFIX_M: &str = ".lora_magnitude_vector";
+/// Of an embedding's factors: A is `[r, vocabulary]`, B `[hidden, r]`.
+const SUFFIX_EMBEDDING: [&str; 2] = [".lora_embedding_A", ".lora_embedding_B"];
+
+/// What PEFT calls the frozen part of an adapted module.
+const BASE_LAYER: &str = ".base_layer.weight";
 
 /// Something wrong with an adapter.
 #[derive(Debug, PartialEq, thiserror::Error)]
@@ -45,6 +55,12 @@ pub enum Problem {
     Wrong { field: &'static str, found: String, wanted: &'static str },
     #[error("tensor {tensor:?} is not part of a LoRA pair (names end in .lora_A.weight or .lora_B.weight)")]
     UnexpectedTensor { tensor: String },
+    #[error("module {module:?} has magnitudes, and use_dora is not set")]
+    UnexpectedMagnitude { module: String },
+    #[error("module {module:?} has no lora_magnitude_vector, and use_dora is set")]
+    NoMagnitude { module: String },
+    #[error("tensor {tensor:?} has the shape {found:?}, where a module of {rows} outputs asks for [{rows}]")]
+    Magnitude { tensor: String, found: Vec<usize>, rows: usize },
     #[error("module {module:?} has a lora_{has} but no lora_{lacks}")]
     Unpaired { module: String, has: char, lacks: char },
     #[error("tensor {tensor:?} has the shape {found:?}, where r = {rank} asks for {wanted}")]
@@ -59,11 +75,11 @@ pub struct Adapter {
     config: AdapterConfig,
     files: [Mapped; 1],
     tensors: Vec<TensorInfo>,
-    /// By module path: positions of A and B in `tensors`.
-    modules: BTreeMap<String, [usize; 2]>,
+    /// By module path: where its parts stand in `tensors`.
+    modules: BTreeMap<String, Parts>,
 }
 
-/// The two factors of one module's change: `W + scale B A`.
+/// One module's change: `W + scale B A`, and with magnitudes every row of that brought to its length.
 #[derive(Clone, Copy, Debug)]
 pub struct LoraPair<'a> {
     /// The module's path in the base model, such as `model.layers.0.self_attn.q_proj`.
@@ -72,6 +88,8 @@ pub struct LoraPair<'a> {
     pub a: Tensor<'a>,
     /// `[out, r]`.
     pub b: Tensor<'a>,
+    /// `[out]`, with DoRA.
+    pub magnitude: Option<Tensor<'a>>,
 }
 
 impl Adapter {
@@ -99,9 +117,10 @@ impl Adapter {
             return Err(lacks(TENSORS_FILE, bin.map_or(String::new(), |name| format!("; {name:?} is not read"))));
         }
         let file = folder.map(TENSORS_FILE)?;
-        let tensors = safetensors_file::read(&file, 0)?;
-        let modules =
-            pair(&tensors, config.rank).map_err(|problem| Error::Peft { path: file.path().into(), problem })?;
+        let mut tensors = safetensors_file::read(&file, 0)?;
+        // Where an end of the model is adapted PEFT writes a copy of the frozen matrix too; the model has it.
+        tensors.retain(|info| !info.name.ends_with(BASE_LAYER));
+        let modules = parts(&tensors, &config).map_err(|problem| Error::Peft { path: file.path().into(), problem })?;
         let files = [file];
         for info in &tensors {
             model::read(files[0].path(), &files, info)?;
@@ -124,20 +143,24 @@ impl Adapter {
         &self.tensors
     }
 
-    /// Where A and B of every module stand among the tensors, by the module's path.
-    pub fn modules(&self) -> &BTreeMap<String, [usize; 2]> {
+    /// Where the parts of every module stand among the tensors, by the module's path.
+    pub fn modules(&self) -> &BTreeMap<String, Parts> {
         &self.modules
     }
 
     /// All adapted modules, sorted by path.
     pub fn pairs(&self) -> impl ExactSizeIterator<Item = LoraPair<'_>> {
-        self.modules.iter().map(|(module, &[a, b])| LoraPair { module, a: self.tensor(a), b: self.tensor(b) })
+        self.modules.iter().map(|(module, &parts)| self.read_pair(module, parts))
     }
 
     /// The factors of the module at `path`, where it is adapted.
     pub fn pair(&self, path: &str) -> Option<LoraPair<'_>> {
-        let (module, &[a, b]) = self.modules.get_key_value(path)?;
-        Some(LoraPair { module, a: self.tensor(a), b: self.tensor(b) })
+        let (module, &parts) = self.modules.get_key_value(path)?;
+        Some(self.read_pair(module, parts))
+    }
+
+    fn read_pair<'a>(&'a self, module: &'a str, Parts { a, b, magnitude }: Parts) -> LoraPair<'a> {
+        LoraPair { module, a: self.tensor(a), b: self.tensor(b), magnitude: magnitude.map(|at| self.tensor(at)) }
     }
 
     fn tensor(&self, at: usize) -> Tensor<'_> {
@@ -146,22 +169,37 @@ impl Adapter {
     }
 }
 
-/// Finds A and B of every module and checks that their shapes have the rank.
-fn pair(tensors: &[TensorInfo], rank: usize) -> std::result::Result<BTreeMap<String, [usize; 2]>, Problem> {
+/// Finds the parts of every module and checks that their shapes have its rank.
+fn parts(tensors: &[TensorInfo], config: &AdapterConfig) -> std::result::Result<BTreeMap<String, Parts>, Problem> {
     for info in tensors {
-        let wanted = match factor(info) {
-            Some((_, 0)) if !matches!(*info.shape, [r, _] if r == rank) => "[r, in]",
-            Some((_, 1)) if !matches!(*info.shape, [_, r] if r == rank) => "[out, r]",
+        let Some((module, which)) = factor(info) else { continue };
+        let rank = config.rank_of(module);
+        let wanted = match which {
+            0 if !matches!(*info.shape, [r, _] if r == rank) => "[r, in]",
+            1 if !matches!(*info.shape, [_, r] if r == rank) => "[out, r]",
             _ => continue,
         };
         return Err(Problem::Shape { tensor: info.name.to_string(), found: info.shape.to_vec(), rank, wanted });
     }
     let modules = lora::modules(tensors, tensors.iter().map(factor))?;
+    for (module, parts) in &modules {
+        match parts.magnitude.map(|at| &tensors[at]) {
+            Some(_) if !config.dora => return Err(Problem::UnexpectedMagnitude { module: module.clone() }),
+            None if config.dora => return Err(Problem::NoMagnitude { module: module.clone() }),
+            Some(info) if *info.shape != tensors[parts.b].shape[..1] => {
+                let (tensor, found) = (info.name.to_string(), info.shape.to_vec());
+                return Err(Problem::Magnitude { tensor, found, rows: tensors[parts.b].shape[0] });
+            }
+            _ => {}
+        }
+    }
     if modules.is_empty() { Err(Problem::NoTensors) } else { Ok(modules) }
 }
 
-/// The module that a tensor belongs to, and which factor (0 or 1) it is.
+/// The module that a tensor belongs to, and which part (A, B or the magnitudes) it is.
 fn factor(info: &TensorInfo) -> Option<(&str, usize)> {
     let path = info.name.strip_prefix(PREFIX)?;
-    [SUFFIX_A, SUFFIX_B].iter().enumerate().find_map(|(which, suffix)| Some((path.strip_suffix(suffix)?, which)))
+    let plain = [SUFFIX_A, SUFFIX_B, SUFFIX_M].into_iter().enumerate();
+    let mut all = plain.chain(SUFFIX_EMBEDDING.into_iter().enumerate());
+    all.find_map(|(which, suffix)| Some((path.strip_suffix(suffix)?, which)))
 }

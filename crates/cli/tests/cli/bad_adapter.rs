@@ -58,10 +58,10 @@ fn a_configuration_that_is_no_plain_lora_is_refused_by_the_field() {
         ("r", json!(3)),
         ("r", json!("four")),
         ("lora_alpha", json!(-1)),
-        ("use_dora", json!(true)),
-        ("use_rslora", json!(true)),
+        ("use_rslora", json!("yes")),
         ("bias", json!("all")),
-        ("rank_pattern", json!({ "q_proj": 2 })),
+        ("rank_pattern", json!({ "q.*": 2 })),
+        ("alpha_pattern", json!({ "q_proj": -1 })),
         ("modules_to_save", json!(["lm_head"])),
         ("target_modules", json!(7)),
     ] {

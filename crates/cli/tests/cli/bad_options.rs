@@ -16,6 +16,15 @@ fn numbers_that_cannot_work_are_refused_by_train() {
         ("--lora-alpha", "0"),
         ("--lora-alpha", "NaN"),
         ("--lora-alpha", "-1"),
+        ("--lora-dropout", "1"),
+        ("--lora-dropout", "-0.1"),
+        ("--lora-dropout", "NaN"),
+        ("--lora-plus", "0"),
+        ("--lora-plus", "NaN"),
+        ("--lora-rank-pattern", "q_proj"),
+        ("--lora-rank-pattern", "=4"),
+        ("--lora-rank-pattern", "q_proj=half"),
+        ("--lora-alpha-pattern", "q_proj=x"),
         ("--learning-rate", "-1"),
         ("--learning-rate", "-0.0001"),
         ("--learning-rate", "0"),
@@ -81,8 +90,8 @@ fn an_unknown_target_is_refused_with_the_known_ones() {
     let place = Place::new();
     train(&place, "--lora-targets q_proj,nose").refuses(&["--lora-targets", "'nose'", "down_proj", "all-linear"]);
     train(&place, "--lora-targets ,").refuses(&["--lora-targets"]);
-    // The head and the embedding are not linears of a block.
-    train(&place, "--lora-targets lm_head").refuses(&["--lora-targets", "lm_head"]);
+    train(&place, "--lora-targets lm_head --fine-tune-type dora").refuses(&["--lora-targets lm_head", "neither DoRA"]);
+    train(&place, "--lora-targets embed_tokens --lora-dropout 0.1").refuses(&["embed_tokens", "nor dropout"]);
 }
 
 #[test]
@@ -112,7 +121,11 @@ fn words_that_mean_nothing_get_usage_help() {
     train(&place, "--lora-rank -3").misused(&["-3"]);
     train(&place, "--optimizer lion").misused(&["'lion'", "adamw", "adamw8bit", "sgd"]);
     train(&place, "--grad-checkpoint some").misused(&["'some'", "selective"]);
-    for option in ["--lora-rank 4", "--lora-alpha 4", "--lora-targets q", "--num-layers 1"] {
+    train(&place, "--lora-rank-pattern q_proj=0").refuses(&["--lora-rank-pattern 0", "between 1 and 4096"]);
+    train(&place, "--lora-alpha-pattern v_proj=0").refuses(&["--lora-alpha-pattern 0", "above 0"]);
+    train(&place, "--lora-rank-pattern nose=4").refuses(&["--lora-rank-pattern nose", "no adapted module"]);
+    train(&place, "--fine-tune-type dora --lora-dropout 0.1").refuses(&["--lora-dropout 0.1", "DoRA"]);
+    for option in ["--lora-rank 4", "--lora-alpha 4", "--lora-targets q", "--num-layers 1", "--use-rslora"] {
         train(&place, "--init-adapter somewhere").words(option).misused(&["--init-adapter", "cannot be used with"]);
     }
     place.pocketune("generate").model(demo()).misused(&["--prompt"]);

@@ -32,6 +32,42 @@ fn an_adapter_comes_back_from_every_runtime_as_it_was() {
     }
 }
 
+/// With its magnitudes, its ranks and its scales; llama.cpp has no place for magnitudes.
+#[test]
+fn dora_goes_to_mlx_and_back_and_not_to_gguf() {
+    for name in ["llama_dora", "qwen2_dora"] {
+        let (golden, place) = (Golden::new(name), Place::new());
+        let model = golden.folder(&place);
+        let convert = |words: &str| place.pocketune("convert").words(words).model(&model);
+        let adapter = golden.adapter();
+        convert("--to mlx --output there").with("--adapter", &adapter).succeeds();
+        convert("--to peft --output back --adapter there").succeeds();
+        let (first, back) = (LoraFile::open(&adapter).unwrap(), LoraFile::open(&place.path("back")).unwrap());
+        assert_eq!(first.pairs.len(), back.pairs.len());
+        for (first_pair, back_pair) in first.pairs.iter().zip(&back.pairs) {
+            assert_eq!(first.magnitude(first_pair), back.magnitude(back_pair));
+            assert!(first.magnitude(first_pair).is_some());
+            // MLX knows one rank and one scale: what is added is the same.
+            let change = |file: &LoraFile, pair: &pocketune_formats::lora::Pair| -> Vec<f64> {
+                let (a, b, scale) = (file.a(pair), file.b(pair), pair.scale);
+                let element = |row: usize, col: usize| -> f64 {
+                    let ranks = 0..pair.rank;
+                    ranks.map(|r| scale * f64::from(b[row * pair.rank + r]) * f64::from(a[r * pair.cols + col])).sum()
+                };
+                (0..pair.rows * pair.cols).map(|at| element(at / pair.cols, at % pair.cols)).collect()
+            };
+            for (first, back) in change(&first, first_pair).into_iter().zip(change(&back, back_pair)) {
+                assert!((first - back).abs() < 1e-6, "{name} {}: {first} and {back}", first_pair.module);
+            }
+        }
+        convert("--to gguf --output out.gguf").with("--adapter", &adapter).refuses(&["out.gguf", "magnitudes", "DoRA"]);
+    }
+    let (golden, place) = (Golden::new("llama_ends"), Place::new());
+    let model = golden.folder(&place);
+    let convert = place.pocketune("convert --to gguf --output out.gguf").model(&model);
+    convert.with("--adapter", golden.adapter()).refuses(&["lm_head is not a linear of a block"]);
+}
+
 /// llama.cpp's converter turns rows of queries and keys as it turns those of the weights:
 /// `reshape(heads, 2, d / 2, r).swapaxes(1, 2)`.
 #[test]
@@ -98,9 +134,9 @@ fn what_can_not_be_converted_is_refused_in_one_line() {
     convert("--adapter missing --to peft").refuses(&["missing: no such file or folder"]);
     convert("--to peft").with("--adapter", demo()).refuses(&["general.type is"]);
     convert("--adapter adapter --to onnx").misused(&["onnx"]);
-    place.file("mlx/adapter_config.json", r#"{"fine_tune_type": "dora", "lora_parameters": {"scale": 2.0}}"#);
+    place.file("mlx/adapter_config.json", r#"{"fine_tune_type": "full", "lora_parameters": {"scale": 2.0}}"#);
     place.file("mlx/adapters.safetensors", "");
-    convert("--adapter mlx --to peft").refuses(&["fine_tune_type is \"dora\""]);
+    convert("--adapter mlx --to peft").refuses(&["fine_tune_type is \"full\""]);
     place.file("mlx/adapter_config.json", r#"{"lora_parameters": {"rank": 2}}"#);
     convert("--adapter mlx --to peft").refuses(&["lora_parameters.scale is missing"]);
 }

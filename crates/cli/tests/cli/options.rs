@@ -48,6 +48,48 @@ fn by_default_every_linear_is_adapted_at_rank_8_with_alpha_twice_the_rank() {
 }
 
 #[test]
+fn the_kind_of_an_adapter_is_in_its_configuration_and_in_its_tensors() {
+    let words = "--use-rslora --fine-tune-type dora --lora-rank 4 --lora-rank-pattern layers.1.mlp.up_proj=6,v_proj=3 --lora-alpha-pattern q_proj=2.5";
+    let (place, _) = trained(&format!("--iters 2 {words}"));
+    let config = adapters::config(&place.path("adapter"));
+    assert_eq!(config["rank_pattern"], json!({"layers.1.mlp.up_proj": 6, "v_proj": 3}));
+    assert_eq!(config["alpha_pattern"], json!({"q_proj": 2.5}));
+    assert_eq!((&config["use_rslora"], &config["use_dora"]), (&json!(true), &json!(true)));
+    let tensors = adapters::tensors(&place.path("adapter"));
+    let len = |name: &str| tensors[&format!("base_model.model.model.layers.1.{name}")].len();
+    let rows = len("mlp.up_proj.lora_magnitude_vector");
+    assert_eq!(len("mlp.up_proj.lora_B.weight"), 6 * rows);
+    assert_eq!(len("mlp.gate_proj.lora_B.weight"), 4 * rows);
+    let said = place.pocketune("inspect adapter").succeeds().stdout;
+    assert!(said.contains("rsLoRA, DoRA") && said.contains("v_proj: rank 3"), "{said}");
+    // The same numbers, read back.
+    let eval = |more: &str| {
+        let eval = place.pocketune("eval --adapter adapter --log-format jsonl").words(more).model(demo());
+        let said: Value = serde_json::from_str(&eval.data(demo_data()).succeeds().stdout).unwrap();
+        said["loss"].as_f64().unwrap()
+    };
+    assert_eq!(eval("--threads 1").to_bits(), eval("--threads 2 --memory-budget min").to_bits());
+    trained("--iters 1 --lora-dropout 0.5 --lora-plus 16");
+}
+
+#[test]
+fn the_ends_of_a_model_are_adapted_by_name() {
+    let (place, _) = trained("--iters 2 --lora-targets embed_tokens,lm_head,q --num-layers 1");
+    let names: Vec<String> = adapters::tensors(&place.path("adapter")).into_keys().collect();
+    for end in ["lm_head.lora_A.weight", "lm_head.lora_B.weight", "model.embed_tokens.lora_embedding_A"] {
+        assert!(names.contains(&format!("base_model.model.{end}")), "{names:?}");
+    }
+    // PEFT leaves out what is in no layer where it is told layers, so modules go by their paths.
+    let config = adapters::config(&place.path("adapter"));
+    assert_eq!(config["target_modules"], json!(["model.embed_tokens", "model.layers.3.self_attn.q_proj", "lm_head"]));
+    assert_eq!(config["layers_to_transform"], Value::Null);
+    // PEFT begins with an A of zeros there: what is not zero was learnt.
+    let tensors = adapters::tensors(&place.path("adapter"));
+    assert!(tensors["base_model.model.model.embed_tokens.lora_embedding_A"].iter().any(|x| *x != 0.0));
+    assert!(tensors["base_model.model.lm_head.lora_B.weight"].iter().any(|x| *x != 0.0));
+}
+
+#[test]
 fn a_linear_has_three_names() {
     let [gguf, hf, short] = ["attn_q,attn_output,ffn_gate", "o_proj,q_proj,gate_proj", "gate,o,q"]
         .map(|names| trained(&format!("--iters 2 --lora-targets {names}")).0);

@@ -82,12 +82,15 @@ fn stopped_after_every_update_it_ends_with_the_same_bytes_under_any_plan_and_a_c
 }
 
 #[test]
-fn packed_runs_and_those_that_keep_the_best_adapter_go_on_to_the_same_bytes() {
+fn packed_runs_those_that_keep_the_best_adapter_and_every_kind_go_on_to_the_same_bytes() {
     let methods = [
         ("--pack --max-seq-length 120", 2),
         ("--val-split 0.2 --save-best --steps-per-eval 2", 3),
         ("--val-split 0.2 --early-stopping 1 --steps-per-eval 1 --learning-rate 0.5", 1),
         ("--epochs 0.3 --pack --max-seq-length 120", 1),
+        ("--lora-dropout 0.2 --lora-plus 4 --use-rslora", 3),
+        ("--fine-tune-type dora --lora-rank-pattern q_proj=2", 3),
+        ("--lora-targets embed_tokens,lm_head,q_proj --grad-accumulation-steps 2", 2),
     ];
     for (method, stops) in methods {
         let (whole, place) = (Place::new(), Place::new());
@@ -96,8 +99,8 @@ fn packed_runs_and_those_that_keep_the_best_adapter_go_on_to_the_same_bytes() {
             false => train(place, method, more),
         };
         run(&whole, "").succeeds();
-        for _ in 0..stops {
-            run(&place, BRIEF).words("--resume auto").stops_early();
+        for plan in ["--threads 2", "--memory-budget min", "--threads 1"].into_iter().take(stops) {
+            run(&place, BRIEF).words(plan).words("--resume auto").stops_early();
         }
         run(&place, "--resume auto").succeeds();
         assert!(bytes(&place) == bytes(&whole), "{method}");

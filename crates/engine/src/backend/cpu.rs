@@ -1,6 +1,7 @@
 //! The interpreter of programs: one match over instructions, each a kernel call on slices of the arena.
 
 mod alone;
+mod batch;
 mod head;
 mod state;
 mod updates;
@@ -11,63 +12,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use pocketune_kernels::attention::Segment;
-use pocketune_kernels::matmul::{Ctx, Low, LowRank, Start, Weight, matvec, nn, nt, tn};
-use pocketune_kernels::{Pool, activation, attention, dequant, elementwise, embed, gated, layer_norm, norm, rope};
+use pocketune_kernels::matmul::{Ctx, Low, LowRank, Precision, Start, Weight, matvec, nn, nt, tn};
+use pocketune_kernels::{
+    Pool, activation, attention, dequant, dora, dropout, elementwise, embed, gated, layer_norm, norm, rope,
+};
 
 use super::disk::{Disk, Ticket};
 use super::{Arena, Weights};
 use crate::error::{Error, Result};
-use crate::graph::{Added, Graph, Norm, ParamId, RopeId, VectorId};
+use crate::graph::{Added, Graph, Module, Norm, Op, ParamId, RopeId, VectorId};
 use crate::plan::{Buf, Grad, Instr, Layout, LoraAdd, LoraUp, Machine, Mode, Program, Span};
 use crate::store;
 
 pub use alone::Alone;
-use head::Head;
+pub use batch::{Batch, NO_LABEL, Noise, Outcome};
+use head::{Head, HeadAdapter};
 pub use updates::Rule;
-
-/// The label of a row that has none.
-pub const NO_LABEL: u32 = u32::MAX;
 
 /// Rows of the embedding that are looked up before its pages are released again, when weights are streamed.
 pub const EMBED_PIECE: usize = 8;
-
-/// The rows of one run: records one after another, without padding.
-#[derive(Clone, Copy, Debug)]
-pub struct Batch<'a> {
-    /// Token of each row.
-    pub ids: &'a [u32],
-    /// Position of each row in its record.
-    pub positions: &'a [u32],
-    /// What each row should predict, or [`NO_LABEL`]. Unused when generating.
-    pub labels: &'a [u32],
-    /// Where the records lie.
-    pub segments: &'a [Segment],
-    /// What the summed loss is divided by in gradients: the targets of the whole step.
-    pub targets: usize,
-}
-
-/// What a run found.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Outcome {
-    /// Sum of the losses of all targets.
-    pub loss: f64,
-    /// Targets that were the most likely token.
-    pub hits: usize,
-    /// Number of targets.
-    pub targets: usize,
-}
-
-impl Outcome {
-    /// Mean loss of a target.
-    pub fn mean_loss(&self) -> f64 {
-        self.loss / self.targets.max(1) as f64
-    }
-
-    /// The share of targets that were the most likely token.
-    pub fn accuracy(&self) -> f64 {
-        self.hits as f64 / self.targets.max(1) as f64
-    }
-}
 
 /// A processor with a model and an arena.
 pub struct Cpu {
@@ -77,6 +40,12 @@ pub struct Cpu {
     layout: Layout,
     /// Rows and columns of the trainable matrices.
     ranks: Vec<(usize, usize)>,
+    /// The module of each.
+    modules: Vec<usize>,
+    /// How many times the learning rate each is trained with.
+    quicker: Vec<f32>,
+    /// Of which modules the lengths of rows are known.
+    known: Vec<bool>,
     arena: Arena,
     /// The spill file, where a program or the optimizer uses one.
     disk: Option<Disk>,
@@ -117,6 +86,9 @@ impl Cpu {
             weights,
             layout: Layout::default(),
             ranks,
+            modules: graph.params.iter().map(|param| param.module).collect(),
+            quicker: vec![1.0; graph.params.len()],
+            known: vec![false; graph.modules.len()],
             arena: Arena::new(0)?,
             disk: None,
             states_at: 0,
@@ -137,6 +109,7 @@ impl Cpu {
     pub fn lay_out(&mut self, graph: &Graph, layout: Layout, programs: &[&Program], folder: &Path) -> Result<()> {
         // First what was there: two arenas at once would be more than any plan has.
         (self.arena, self.disk) = (Arena::new(0)?, None);
+        self.known.fill(false);
         let most = |of: fn(&Program) -> usize| programs.iter().map(|program| of(program)).max().unwrap_or(0);
         let mut arena = Arena::new(layout.len + most(|program| program.len))?;
         self.states_at = most(|program| program.spill);
@@ -189,7 +162,28 @@ impl Cpu {
 
     /// A trainable matrix, to change.
     pub fn param_mut(&mut self, id: ParamId) -> &mut [f32] {
+        self.known[self.modules[id.0]] = false;
         self.arena.get_mut(self.layout.param(id).range())
+    }
+
+    /// Sets all magnitudes to the lengths of the rows as they are now.
+    pub fn measure_magnitudes(&mut self, graph: &Graph) {
+        for node in &graph.nodes {
+            let Op::Magnitude { module, weight, scale, m, .. } = node.op else { continue };
+            let Module { a, b, .. } = graph.modules[module];
+            let matrix = self.weights.matrix(weight);
+            let room = dora::lengths_scratch(matrix.cols, self.machine.threads);
+            // SAFETY: between runs the program's part of the arena is free; matrices and their magnitudes lie apart.
+            let (n, scratch) = unsafe {
+                (
+                    self.arena.write(self.layout.param(m).range()),
+                    self.arena.write(self.layout.len..self.layout.len + room),
+                )
+            };
+            let (isa, a, b) = (self.machine.isa, self.param(a), self.param(b));
+            dora::lengths(isa, &self.pool, matrix, a, b, scale, scratch, n);
+            self.weights.release(weight);
+        }
     }
 
     /// The logits that a generating program left.
@@ -312,9 +306,11 @@ impl Cpu {
         let start = |add: bool| if add { Start::Output } else { Start::Zero };
         let pool = &self.pool;
         let ctx = |scratch: Buf| Ctx { pool, isa, precision: self.machine.precision, scratch: w(scratch) };
+        // At the ends of a model, where pieces of rows are not multiples of a tile, adapters are multiplied in f32.
+        let thin = |scratch| Ctx { pool, isa, precision: Precision::F32, scratch };
         let one_row = n == 1 && matches!(program.mode, Mode::Generate { .. });
         match *instr {
-            Instr::Embed { weight, scale, added, out } => {
+            Instr::Embed { weight, scale, added, lora, out, scratch } => {
                 let table = self.weights.matrix(weight);
                 let release = || {
                     self.weights.release(weight);
@@ -341,6 +337,25 @@ impl Cpu {
                 if program.stream {
                     release();
                 }
+                if let (Some(lora), Some(scratch)) = (lora, scratch) {
+                    let (h, scratch) = w(scratch).split_at_mut(n * self.ranks[lora.a.0].0);
+                    embed::gather(matrix(lora.a), self.ranks[lora.a.0].1, batch.ids, lora.scale, h);
+                    nn(&mut thin(scratch), factor(lora.b), h, n, w(out), Start::Output, None);
+                }
+            }
+            Instr::EmbedBackward { lora, g, grads, scratch } => {
+                let ((rank, vocab), cols) = (self.ranks[lora.a.0], self.ranks[lora.b.0].1);
+                let (h, scratch) = w(scratch).split_at_mut(n * rank);
+                let (gh, scratch) = scratch.split_at_mut(n * rank);
+                let [(ga, add_a), (gb, add_b)] = grads.map(|grad| self.gradient(grad, &w, first_piece));
+                embed::gather(matrix(lora.a), vocab, batch.ids, lora.scale, h);
+                let mut ctx = thin(scratch);
+                tn(&mut ctx, h, r(g), n, rank, cols, gb, start(add_b));
+                nt(&mut ctx, factor(lora.b), r(g), n, gh, Start::Zero, None);
+                if !add_a {
+                    ga.fill(0.0);
+                }
+                embed::scatter(gh, vocab, batch.ids, lora.scale, ga);
             }
             Instr::Norm { norm: Norm { weight, bias: None, eps }, x, out } => {
                 norm::forward(isa, pool, r(x), vector(weight), eps, w(out));
@@ -361,8 +376,36 @@ impl Cpu {
                 }
                 elementwise::scale(pool, h, scale);
             }
-            Instr::LoraDownBackward { a, x, gh, ga, scratch } => {
+            Instr::Dropout { share, stream, x, out } => {
+                let first = window.start * program.buffers[x.0].cols.unwrap_or(1);
+                dropout::forward(pool, batch.noise.mask(stream, share), first, r(x), w(out));
+            }
+            Instr::DropoutBackward { share, stream, g, gx: (gx, add) } => {
+                let first = window.start * program.buffers[g.0].cols.unwrap_or(1);
+                dropout::backward(pool, batch.noise.mask(stream, share), first, r(g), w(gx), add);
+            }
+            Instr::Lengths { module, .. } if self.known[module] => {}
+            Instr::Lengths { module, weight, a, b, scale, scratch } => {
+                // SAFETY: lengths are only written here, in a part of the arena of their own.
+                let n = unsafe { arena.write(self.layout.lengths[module].range()) };
+                let weight = self.weights.matrix(weight);
+                dora::lengths(isa, pool, weight, matrix(a), matrix(b), scale, w(scratch), n);
+                self.known[module] = true;
+            }
+            Instr::Magnitude { module, m, bias, z, out } => {
+                let n = fixed(self.layout.lengths[module]);
+                dora::forward(isa, pool, r(z), matrix(m), n, bias.map(vector), w(out));
+            }
+            Instr::MagnitudeBackward { module, m, z, g, gz: (gz, add), gm } => {
+                let (grad, more) = self.gradient(gm, &w, first_piece);
+                let lengths = (matrix(m), fixed(self.layout.lengths[module]));
+                dora::backward(isa, pool, (r(z), r(g)), lengths, (w(gz), add), (grad, more));
+            }
+            Instr::LoraDownBackward { a, x, gh, gx, ga, scratch } => {
                 let (rank, cols) = self.ranks[a.0];
+                if let Some((gx, add)) = gx {
+                    nn(&mut ctx(scratch), factor(a), r(gh), n, w(gx), start(add), None);
+                }
                 let (grad, add) = self.gradient(ga, &w, first_piece);
                 tn(&mut ctx(scratch), r(gh), r(x), n, rank, cols, grad, start(add));
             }
@@ -390,13 +433,15 @@ impl Cpu {
                 }
             }
             Instr::LinearBackward { weight, g, gx, lora, scratch } => {
+                let together = lora.and_then(|lora| Some((lora, lora.a?))).filter(|_| gx.is_some());
                 if let Some((gx, add)) = gx {
-                    let low_rank = lora.map(|LoraUp { a, b, scale, gh, .. }| {
+                    let low_rank = together.map(|(LoraUp { b, scale, gh, .. }, a)| {
                         let low = Low::Made { by: matrix(b), scale, into: w(gh) };
                         LowRank { low, factor: matrix(a), rank: self.ranks[a.0].0 }
                     });
                     nn(&mut ctx(scratch), self.weights.matrix(weight), r(g), n, w(gx), start(add), low_rank);
-                } else if let Some(LoraUp { b, scale, gh, .. }) = lora {
+                }
+                if let Some(LoraUp { b, scale, gh, .. }) = lora.filter(|_| together.is_none()) {
                     nt(&mut ctx(scratch), factor(b), r(g), n, w(gh), Start::Zero, None);
                     elementwise::scale(pool, w(gh), scale);
                 }
@@ -442,14 +487,32 @@ impl Cpu {
             Instr::ActivationBackward { act, x, g } => activation::backward(isa, pool, act, w(x), r(g)),
             Instr::Add { from, to } => elementwise::add(pool, w(to), r(from)),
             Instr::Copy { from, to } => w(to).copy_from_slice(r(from)),
-            Instr::CrossEntropy { weight, bias, loss, x, gx, work } => {
-                let head = Head { weight, bias: bias.map(vector), loss, stream: program.stream };
-                *outcome = self.cross_entropy(head, r(x), gx.map(w), w(work), batch)?;
+            Instr::CrossEntropy { weight, bias, lora, loss, x, gx, grads, work } => {
+                let lora = lora.map(|lora| HeadAdapter { a: factor(lora.a), b: matrix(lora.b), scale: lora.scale });
+                let grads = grads.map(|grads| {
+                    grads.map(|grad| {
+                        let (grad, add) = self.gradient(grad, &w, true);
+                        if !add {
+                            grad.fill(0.0);
+                        }
+                        grad
+                    })
+                });
+                let head = Head { weight, bias: bias.map(vector), lora, loss, stream: program.stream };
+                *outcome = self.cross_entropy(head, r(x), gx.map(w), grads, w(work), batch)?;
             }
-            Instr::Logits { weight, bias, x, out, scratch } => {
+            Instr::Logits { weight, bias, lora, x, out, scratch } => {
                 let (weight, first) =
                     (self.weights.matrix(weight), bias.map_or(Start::Zero, |b| Start::Bias(vector(b))));
-                matvec(&mut ctx(scratch), weight, &r(x)[(n - 1) * weight.cols..], w(out), first);
+                let x = &r(x)[(n - 1) * weight.cols..];
+                matvec(&mut ctx(scratch), weight, x, w(out), first);
+                if let Some(lora) = lora {
+                    let (h, scratch) = w(scratch).split_at_mut(self.ranks[lora.a.0].0);
+                    let mut ctx = thin(scratch);
+                    nt(&mut ctx, factor(lora.a), x, 1, h, Start::Zero, None);
+                    elementwise::scale(pool, h, lora.scale);
+                    nn(&mut ctx, factor(lora.b), h, 1, w(out), Start::Output, None);
+                }
             }
             Instr::Update { param, grad, state } => {
                 let (grad, state) = (r(grad), state.map(w));

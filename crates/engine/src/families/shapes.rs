@@ -194,7 +194,7 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Layers, LoraSpec, Target};
+    use crate::graph::LoraSpec;
 
     /// Published counts: adapter parameters with rank 8 on all linears, and parameters of the model (a tied head counted once;
     /// of Gemma 3 4B's 4,300,079,472, those that aren't its vision tower's or projector's).
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn every_shape_has_the_published_number_of_parameters() {
-        let lora = LoraSpec { rank: 8, alpha: 16.0, targets: Target::ALL.to_vec(), layers: Layers::All };
+        let lora = LoraSpec::default();
         for (name, adapter, all) in COUNTS {
             let config = shape(name).unwrap();
             config.check().unwrap();

@@ -1,133 +1,9 @@
-//! Which linears get an adapter, of what rank and scale.
+//! What adapters a model gets: on which linears, of what rank and scale, and of what kind.
 
+use pocketune_formats::peft::{self, Patterns};
+
+use super::{Naming, ParamId, Target};
 use crate::error::{Error, Result};
-
-/// A linear of a block that can carry an adapter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)]
-pub enum Target {
-    Q,
-    K,
-    V,
-    O,
-    Gate,
-    Up,
-    Down,
-}
-
-impl Target {
-    /// All seven, in the order of a block. Blocks without a gate have the other six.
-    pub const ALL: [Target; 7] = [Target::Q, Target::K, Target::V, Target::O, Target::Gate, Target::Up, Target::Down];
-
-    /// What a block calls it, where blocks of that kind have it.
-    pub const fn path(self, naming: Naming) -> Option<&'static str> {
-        Some(match (self, naming) {
-            (Target::Q, Naming::Llama | Naming::Opt) => "self_attn.q_proj",
-            (Target::K, Naming::Llama | Naming::Opt) => "self_attn.k_proj",
-            (Target::V, Naming::Llama | Naming::Opt) => "self_attn.v_proj",
-            (Target::O, Naming::Llama) => "self_attn.o_proj",
-            (Target::Gate, Naming::Llama) => "mlp.gate_proj",
-            (Target::Up, Naming::Llama) => "mlp.up_proj",
-            (Target::Down, Naming::Llama) => "mlp.down_proj",
-            (Target::O, Naming::Opt) => "self_attn.out_proj",
-            (Target::Up, Naming::Opt) => "fc1",
-            (Target::Down, Naming::Opt) => "fc2",
-            (Target::Q, Naming::Roberta) => "attention.self.query",
-            (Target::K, Naming::Roberta) => "attention.self.key",
-            (Target::V, Naming::Roberta) => "attention.self.value",
-            (Target::O, Naming::Roberta) => "attention.output.dense",
-            (Target::Up, Naming::Roberta) => "intermediate.dense",
-            (Target::Down, Naming::Roberta) => "output.dense",
-            (Target::Gate, Naming::Opt | Naming::Roberta) => return None,
-        })
-    }
-
-    /// The module's own name, the last word of its path.
-    pub fn name(self, naming: Naming) -> Option<&'static str> {
-        self.path(naming)?.rsplit('.').next()
-    }
-
-    /// The GGUF tensor name.
-    pub const fn gguf_name(self) -> &'static str {
-        match self {
-            Target::Q => "attn_q",
-            Target::K => "attn_k",
-            Target::V => "attn_v",
-            Target::O => "attn_output",
-            Target::Gate => "ffn_gate",
-            Target::Up => "ffn_up",
-            Target::Down => "ffn_down",
-        }
-    }
-
-    /// Reads a comma-separated list of names, or `all-linear`. A name may be any family's, or GGUF's, and stands for all linears whose path
-    /// ends in it, as in PEFT: `dense` is three of RoBERTa's.
-    ///
-    /// # Errors
-    /// When a name is unknown or none is given.
-    pub fn parse_list(text: &str) -> Result<Vec<Target>> {
-        let fault = |fault: String| Error::Option { option: "lora-targets", value: text.into(), fault };
-        if text.trim() == "all-linear" {
-            return Ok(Self::ALL.to_vec());
-        }
-        let mut targets = Vec::new();
-        for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            let before = targets.len();
-            targets.extend(Self::ALL.into_iter().filter(|target| target.is_called(name)));
-            if targets.len() == before {
-                let names: Vec<&str> = Self::ALL.iter().filter_map(|target| target.name(Naming::Llama)).collect();
-                return Err(fault(format!(
-                    "unknown module '{name}'; known are {}, out_proj, fc1, fc2, query, key, value, dense and all-linear",
-                    names.join(", ")
-                )));
-            }
-        }
-        targets.sort_unstable();
-        targets.dedup();
-        if targets.is_empty() { Err(fault("no module named".into())) } else { Ok(targets) }
-    }
-
-    fn is_called(self, name: &str) -> bool {
-        let ends = |path: &str| path.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-        let short = self.name(Naming::Llama).and_then(|name| name.strip_suffix("_proj"));
-        self.gguf_name() == name || short == Some(name) || Naming::ALL.iter().filter_map(|&n| self.path(n)).any(ends)
-    }
-}
-
-/// How blocks call their linears.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Naming {
-    /// As llama does, and most since.
-    #[default]
-    Llama,
-    /// As OPT does.
-    Opt,
-    /// As BERT did, and RoBERTa.
-    Roberta,
-}
-
-impl Naming {
-    /// All of them.
-    pub const ALL: [Naming; 3] = [Naming::Llama, Naming::Opt, Naming::Roberta];
-
-    /// What comes before a block's number.
-    pub const fn blocks(self) -> &'static str {
-        match self {
-            Naming::Llama | Naming::Opt => "layers",
-            Naming::Roberta => "layer",
-        }
-    }
-
-    /// The number of its block, and which linear of it, a module's full path names.
-    pub fn read(path: &str) -> Option<(usize, Target)> {
-        Self::ALL.into_iter().find_map(|naming| {
-            let (_, rest) = path.split_once(&format!("{}.", naming.blocks()))?;
-            let (block, inside) = rest.split_once('.')?;
-            let target = Target::ALL.into_iter().find(|target| target.path(naming) == Some(inside))?;
-            Some((block.parse().ok()?, target))
-        })
-    }
-}
 
 /// What adapters to put on a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,6 +16,33 @@ pub struct LoraSpec {
     pub targets: Vec<Target>,
     /// The blocks that get them.
     pub layers: Layers,
+    /// Ranks of modules that have another.
+    pub ranks: Patterns<usize>,
+    /// Alphas of modules that have another.
+    pub alphas: Patterns<f32>,
+    /// Whether products are scaled by alpha / sqrt(rank) instead (rsLoRA).
+    pub stabilized: bool,
+    /// Whether the rows of every adapted matrix get a magnitude that is trained beside their direction (DoRA).
+    pub dora: bool,
+    /// The share of an adapter's inputs that is dropped while it is trained.
+    pub dropout: f32,
+}
+
+impl Default for LoraSpec {
+    /// Rank 8 on every linear of every block.
+    fn default() -> Self {
+        Self {
+            rank: 8,
+            alpha: 16.0,
+            targets: Target::ALL.to_vec(),
+            layers: Layers::All,
+            ranks: Patterns::default(),
+            alphas: Patterns::default(),
+            stabilized: false,
+            dora: false,
+            dropout: 0.0,
+        }
+    }
 }
 
 /// Which blocks get adapters.
@@ -194,11 +97,46 @@ impl LoraSpec {
     /// When the rank or alpha can't work.
     pub fn check(&self) -> Result<()> {
         let fault = |option, value: String, fault: &str| Err(Error::Option { option, value, fault: fault.into() });
-        if self.rank == 0 || self.rank > 4096 {
-            return fault("lora-rank", self.rank.to_string(), "a rank lies between 1 and 4096");
+        let ranks = self.ranks.0.iter().map(|(_, rank)| ("lora-rank-pattern", *rank));
+        for (option, rank) in [("lora-rank", self.rank)].into_iter().chain(ranks) {
+            if rank == 0 || rank > 4096 {
+                return fault(option, rank.to_string(), "a rank lies between 1 and 4096");
+            }
         }
-        if !(self.alpha.is_finite() && self.alpha > 0.0) {
-            return fault("lora-alpha", self.alpha.to_string(), "alpha is a number above 0");
+        let alphas = self.alphas.0.iter().map(|(_, alpha)| ("lora-alpha-pattern", *alpha));
+        for (option, alpha) in [("lora-alpha", self.alpha)].into_iter().chain(alphas) {
+            if !(alpha.is_finite() && alpha > 0.0) {
+                return fault(option, alpha.to_string(), "alpha is a number above 0");
+            }
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return fault("lora-dropout", self.dropout.to_string(), "a share lies at 0 or above, and below 1");
+        }
+        let end =
+            Target::ENDS.into_iter().find(|end| self.targets.contains(end)).and_then(|end| end.path(Naming::Llama));
+        if let Some(end) = end.filter(|_| self.dora || self.dropout > 0.0) {
+            return fault("lora-targets", end.into(), "at the ends of a model there is neither DoRA nor dropout here");
+        }
+        if self.dora && self.dropout > 0.0 {
+            // PEFT then multiplies with the frozen matrix twice, once with the dropped inputs.
+            return fault("lora-dropout", self.dropout.to_string(), "DoRA is trained without dropout here");
+        }
+        Ok(())
+    }
+
+    /// Checks that every pattern means a module of a graph.
+    ///
+    /// # Errors
+    /// The first that means none.
+    pub fn check_patterns(&self, modules: &[Module]) -> Result<()> {
+        let ranks = self.ranks.0.iter().map(|(name, _)| ("lora-rank-pattern", name));
+        let alphas = self.alphas.0.iter().map(|(name, _)| ("lora-alpha-pattern", name));
+        for (option, name) in ranks.chain(alphas) {
+            let one = Patterns(vec![(name.clone(), ())]);
+            if !modules.iter().any(|module| one.of(&module.path).is_some()) {
+                let fault = "no adapted module is called so, or has a path that ends so".into();
+                return Err(Error::Option { option, value: name.clone(), fault });
+            }
         }
         Ok(())
     }
@@ -210,17 +148,26 @@ impl LoraSpec {
     pub fn check_targets(&self, naming: Naming) -> Result<()> {
         let lacking = self.targets.iter().find(|target| target.path(naming).is_none());
         match lacking.and_then(|target| target.name(Naming::Llama)) {
-            Some(name) if self.targets.len() < Target::ALL.len() => {
-                let fault = "the blocks of this model have no such linear".into();
+            Some(name) if !Target::ALL.iter().all(|target| self.targets.contains(target)) => {
+                let fault = "this model has no such linear".into();
                 Err(Error::Option { option: "lora-targets", value: name.into(), fault })
             }
             _ => Ok(()),
         }
     }
 
-    /// alpha / rank.
-    pub fn scale(&self) -> f32 {
-        self.alpha / self.rank as f32
+    /// The rank of the module at `path`.
+    pub fn rank_of(&self, path: &str) -> usize {
+        self.ranks.of(path).unwrap_or(self.rank)
+    }
+
+    /// What the product of the module at `path` is multiplied with.
+    pub fn scale_of(&self, path: &str) -> f32 {
+        let alpha = self.alphas.of(path).unwrap_or(self.alpha);
+        if self.stabilized {
+            return peft::scale(f64::from(alpha), self.rank_of(path), true) as f32;
+        }
+        alpha / self.rank_of(path) as f32
     }
 }
 
@@ -237,9 +184,25 @@ pub struct Module {
     pub rows: usize,
     /// When the file holds the rows in llama.cpp's order: elements of a head. Adapter files use Hugging Face's order.
     pub permuted: Option<usize>,
+    /// The first factor, `[rank, in]`.
+    pub a: ParamId,
+    /// The second, held transposed: `[rank, out]`.
+    pub b: ParamId,
+    /// The lengths of the rows, with DoRA.
+    pub magnitude: Option<ParamId>,
 }
 
 impl Module {
+    /// Its trainable matrices, and what PEFT calls each.
+    pub fn params(&self) -> impl Iterator<Item = (ParamId, &'static str)> + use<> {
+        let magnitude = self.magnitude.map(|id| (id, "lora_magnitude_vector"));
+        let [a, b] = match self.target {
+            Target::Embedding => ["lora_embedding_A", "lora_embedding_B"],
+            _ => ["lora_A", "lora_B"],
+        };
+        [(self.a, a), (self.b, b)].into_iter().chain(magnitude)
+    }
+
     /// Where the file keeps the row that Hugging Face's order calls `row`: llama.cpp stores row `j + p d/2` of a head at `2 j + p`.
     pub fn file_row(&self, row: usize) -> usize {
         match self.permuted {

@@ -5,8 +5,8 @@ use pocketune_kernels::attention::Heads;
 use pocketune_kernels::rope::Pairs;
 
 use super::{
-    Added, Graph, LoraSpec, Module, Naming, Node, Norm, Op, Param, ParamId, Role, RopeDecl, RopeId, Stage, Target,
-    Value, ValueId, VectorDecl, VectorId, WeightDecl, WeightId,
+    Added, Factors, Graph, LoraSpec, Module, Naming, Node, Norm, Op, Param, ParamId, Role, RopeDecl, RopeId, Stage,
+    Target, Value, ValueId, VectorDecl, VectorId, WeightDecl, WeightId,
 };
 
 /// A linear of a block.
@@ -114,8 +114,11 @@ impl<'a> Builder<'a> {
     pub fn embed(&mut self, table: WeightId, scale: f32, added: Option<Added>) -> ValueId {
         let WeightDecl { rows, cols, .. } = self.graph.weights[table.0];
         self.graph.vocab = rows;
+        let path = self.graph.weights[table.0].name.trim_end_matches(".weight").to_string();
+        let lora = self.end(&path, Target::Embedding, rows, cols);
+        let lora = lora.map(|lora| Factors { scale: lora.scale * scale, ..lora });
         let out = self.value("x", Role::BlockInput, cols);
-        self.node(Op::Embed { weight: table, scale, added }, &[], &[out]);
+        self.node(Op::Embed { weight: table, scale, added, lora }, &[], &[out]);
         out
     }
 
@@ -154,17 +157,56 @@ impl<'a> Builder<'a> {
         let Projection { target, rows, bias, role, permuted } = linear;
         let name = target.path(self.graph.naming).expect("families ask for linears that they have");
         let (path, cols) = (self.name(name), self.cols(x));
-        let lora = self.adapter(x, &path, target, rows, permuted);
+        let adapter = self.adapter(x, &path, target, rows, permuted);
         let weight = self.weight(WeightDecl { name: format!("{path}.weight"), rows, cols });
         let bias = bias.then(|| self.vector(format!("{path}.bias"), rows, 0.0));
+        let Some((h, module, scale)) = adapter else {
+            let out = self.value(last_word(name), role, rows);
+            self.node(Op::Linear { weight, bias, lora: None }, &[x], &[out]);
+            return out;
+        };
+        let (b, magnitude) = (self.graph.modules[module].b, self.graph.modules[module].magnitude);
+        let Some(m) = magnitude else {
+            let out = self.value(last_word(name), role, rows);
+            self.node(Op::Linear { weight, bias, lora: Some((b, scale)) }, &[x, h], &[out]);
+            return out;
+        };
+        let direction = self.value("direction", Role::Direction, rows);
+        self.node(Op::Linear { weight, bias: None, lora: Some((b, scale)) }, &[x, h], &[direction]);
         let out = self.value(last_word(name), role, rows);
-        match lora {
-            Some((h, b, scale)) => self.node(Op::Linear { weight, bias, lora: Some((b, scale)) }, &[x, h], &[out]),
-            None => self.node(Op::Linear { weight, bias, lora: None }, &[x], &[out]),
-        }
+        self.node(Op::Magnitude { module, weight, bias, scale, m }, &[direction], &[out]);
         out
     }
 
+    /// A module with its params.
+    fn module(
+        &mut self,
+        lora: &LoraSpec,
+        path: &str,
+        target: Target,
+        [cols, rows]: [usize; 2],
+        permuted: Option<usize>,
+    ) -> usize {
+        let (rank, module) = (lora.rank_of(path), self.graph.modules.len());
+        let mut param = |rank: usize, cols: usize| {
+            self.graph.params.push(Param { module, rank, cols });
+            ParamId(self.graph.params.len() - 1)
+        };
+        let (a, b) = (param(rank, cols), param(rank, rows));
+        let magnitude = lora.dora.then(|| param(1, rows));
+        self.graph.modules.push(Module { path: path.into(), target, cols, rows, permuted, a, b, magnitude });
+        module
+    }
+
+    /// The factors on one of the model's ends, where it has some.
+    fn end(&mut self, path: &str, target: Target, cols: usize, rows: usize) -> Option<Factors> {
+        let lora = self.lora.filter(|lora| lora.targets.contains(&target))?;
+        let module = self.module(lora, path, target, [cols, rows], None);
+        let Module { a, b, .. } = self.graph.modules[module];
+        Some(Factors { a, b, scale: lora.scale_of(path) })
+    }
+
+    /// The low-rank value of the adapter on `path`, where it has one, the module's number, and its scale.
     fn adapter(
         &mut self,
         x: ValueId,
@@ -172,19 +214,24 @@ impl<'a> Builder<'a> {
         target: Target,
         rows: usize,
         permuted: Option<usize>,
-    ) -> Option<(ValueId, ParamId, f32)> {
+    ) -> Option<(ValueId, usize, f32)> {
         let (lora, block) = (self.lora?, self.block?);
         if !lora.layers.contains(block, self.blocks) || !lora.targets.contains(&target) {
             return None;
         }
-        let (cols, rank, module) = (self.cols(x), lora.rank, self.graph.modules.len());
-        self.graph.modules.push(Module { path: path.into(), target, cols, rows, permuted });
-        let a = ParamId(self.graph.params.len());
-        self.graph.params.push(Param { module, rank, cols });
-        self.graph.params.push(Param { module, rank, cols: rows });
+        let (cols, rank, scale) = (self.cols(x), lora.rank_of(path), lora.scale_of(path));
+        let module = self.module(lora, path, target, [cols, rows], permuted);
+        let a = self.graph.modules[module].a;
+        let x = if lora.dropout > 0.0 {
+            let dropped = self.value("dropped", Role::Dropped, cols);
+            self.node(Op::Dropout { share: lora.dropout, stream: module as u64 }, &[x], &[dropped]);
+            dropped
+        } else {
+            x
+        };
         let h = self.value("lora", Role::LowRank, rank);
-        self.node(Op::LoraDown { a, scale: lora.scale() }, &[x], &[h]);
-        Some((h, ParamId(a.0 + 1), lora.scale()))
+        self.node(Op::LoraDown { a, scale }, &[x], &[h]);
+        Some((h, module, scale))
     }
 
     /// Rotary positions on heads of `d` elements.
@@ -234,7 +281,8 @@ impl<'a> Builder<'a> {
         let (rows, cols) = (self.graph.vocab, self.cols(x));
         let weight = self.table(name, rows, cols);
         let bias = bias.map(|bias| self.vector(bias.into(), rows, 0.0));
-        self.node(Op::CrossEntropy { weight, bias }, &[x], &[]);
+        let lora = self.end("lm_head", Target::Head, cols, rows);
+        self.node(Op::CrossEntropy { weight, bias, lora }, &[x], &[]);
         self.graph
     }
 }

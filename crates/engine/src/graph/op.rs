@@ -4,7 +4,7 @@ use pocketune_kernels::activation::Act;
 use pocketune_kernels::attention::{Heads, Window};
 use pocketune_kernels::rope::Pairs;
 
-use super::{Added, Graph, Node, Norm, ParamId, RopeId, ValueId, VectorId, WeightId};
+use super::{Added, Factors, Graph, Node, Norm, ParamId, RopeId, ValueId, VectorId, WeightId};
 
 /// A coarse operation. The derivative of each lies beside its forward in the kernel of the same name.
 #[derive(Clone, Debug)]
@@ -17,9 +17,18 @@ pub enum Op {
         scale: f32,
         /// What is added to them.
         added: Option<Added>,
+        /// Its adapter: `scale B A` of the token's column of A is added too.
+        lora: Option<Factors>,
     },
     /// A norm over groups of columns, as many as its weight has elements: `x -> y`.
     Norm(Norm),
+    /// An adapter's input with a share of it dropped, and the rest scaled so that its mean stays: `x -> d`. Only while training.
+    Dropout {
+        /// The share.
+        share: f32,
+        /// Tells its random numbers from those of others.
+        stream: u64,
+    },
     /// The first factor of an adapter, scaled: `x -> h = scale x Aᵀ`.
     LoraDown {
         /// The factor A.
@@ -35,6 +44,20 @@ pub enum Op {
         bias: Option<VectorId>,
         /// The factor B and the scale that its `h` carries.
         lora: Option<(ParamId, f32)>,
+    },
+    /// DoRA's magnitudes: `z -> y = z m / n + bias`, where `n` has the lengths of the rows of `W + scale Bᵀ A`. As in the paper and in PEFT
+    /// the lengths count as constant where they are differentiated.
+    Magnitude {
+        /// Which of [`Graph::modules`].
+        module: usize,
+        /// The frozen matrix.
+        weight: WeightId,
+        /// Added to every row.
+        bias: Option<VectorId>,
+        /// What the product of the factors is multiplied with.
+        scale: f32,
+        /// The magnitudes.
+        m: ParamId,
     },
     /// Rotary positions, in place: `x -> y`.
     Rope {
@@ -68,6 +91,8 @@ pub enum Op {
         weight: WeightId,
         /// Added to the logits.
         bias: Option<VectorId>,
+        /// Its adapter.
+        lora: Option<Factors>,
     },
 }
 
@@ -77,6 +102,8 @@ impl Op {
         match self {
             Op::LoraDown { a, .. } => vec![*a],
             Op::Linear { lora: Some((b, _)), .. } => vec![*b],
+            Op::Magnitude { m, .. } => vec![*m],
+            Op::Embed { lora: Some(lora), .. } | Op::CrossEntropy { lora: Some(lora), .. } => vec![lora.a, lora.b],
             _ => Vec::new(),
         }
     }
@@ -100,6 +127,8 @@ impl Node {
             Op::LoraDown { .. } => vec![self.inputs[0]],
             // gB = hᵀ g; the frozen part reads no value at all.
             Op::Linear { lora: Some(_), .. } => vec![self.inputs[1]],
+            // gm = sum of g z / n.
+            Op::Magnitude { .. } => vec![self.inputs[0]],
             Op::Norm(_) if any => vec![self.inputs[0]],
             Op::Attention { .. } if any => self.inputs.iter().chain(&self.outputs).copied().collect(),
             Op::Gated { .. } if any => self.inputs.clone(),
@@ -121,14 +150,19 @@ impl Node {
                 matrix(*weight) + lora.map_or(0.0, |(b, _)| 2.0 * graph.params[b.0].len() as f64)
             }
             Op::LoraDown { a, .. } => 2.0 * graph.params[a.0].len() as f64,
-            Op::CrossEntropy { weight, .. } => matrix(*weight),
+            Op::CrossEntropy { weight, lora, .. } => {
+                let adapter =
+                    |lora: Factors| 2.0 * (graph.params[lora.a.0].len() + graph.params[lora.b.0].len()) as f64;
+                matrix(*weight) + lora.map_or(0.0, adapter)
+            }
             Op::Attention { heads } => {
                 let keys = if let Window::Last(last) = heads.window { seen.min(last as f64) } else { seen };
                 4.0 * (heads.queries * heads.d) as f64 * keys
             }
-            Op::Embed { .. } | Op::Norm(_) | Op::Rope { .. } | Op::Gated { .. } | Op::Activation { .. } | Op::Add => {
-                0.0
-            }
+            // The lengths of rows, once a step and not a token.
+            Op::Magnitude { .. } => 0.0,
+            Op::Dropout { .. } | Op::Embed { .. } | Op::Norm(_) | Op::Rope { .. } => 0.0,
+            Op::Gated { .. } | Op::Activation { .. } | Op::Add => 0.0,
         }
     }
 }

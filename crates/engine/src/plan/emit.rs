@@ -9,7 +9,7 @@ mod scratch;
 use std::ops::Range;
 
 use super::policy::Spill;
-use super::program::{Buf, Buffer, Instr, Kind, Program, Region};
+use super::{Buf, Buffer, Instr, Kind, Program, Region};
 use super::{Mode, Request};
 use crate::graph::{Node, Op, Role, Stage, ValueId};
 
@@ -35,6 +35,7 @@ pub(super) fn emit(request: Request) -> Program {
         values: vec![0..0; graph.blocks],
         kept: Vec::new(),
         first: graph.blocks,
+        backwards: false,
         instrs: Vec::new(),
         regions: Vec::new(),
         region: None,
@@ -57,11 +58,11 @@ pub(super) fn emit(request: Request) -> Program {
 /// Floats of the loss's work under `request`'s policy.
 pub(super) fn loss_work(request: Request) -> usize {
     let head = request.graph.nodes.iter().find_map(|node| match node.op {
-        Op::CrossEntropy { weight, .. } => Some(weight),
+        Op::CrossEntropy { weight, lora, .. } => Some((weight, lora)),
         _ => None,
     });
-    let Some(weight) = head else { return 0 };
-    scratch::loss_work(request, weight, request.policy.loss)
+    let Some((weight, lora)) = head else { return 0 };
+    scratch::loss_work(request, weight, lora, request.policy.loss)
 }
 
 /// What is known while instructions are written.
@@ -85,6 +86,8 @@ struct Emitter<'a> {
     kept: Vec<bool>,
     /// The first block with something to differentiate.
     first: usize,
+    /// Whether the forward pass is written: what comes is the derivative, and what it computes again.
+    backwards: bool,
     instrs: Vec<Instr>,
     regions: Vec<Region>,
     /// Where the open region began.
@@ -159,6 +162,11 @@ impl<'a> Emitter<'a> {
             }
         }
         self.local = local;
+    }
+
+    /// Whether gradients are wanted.
+    const fn trains(&self) -> bool {
+        matches!(self.request.mode, Mode::TrainAndUpdate | Mode::Accumulate)
     }
 
     fn pieces(&self) -> bool {
@@ -247,7 +255,8 @@ impl<'a> Emitter<'a> {
 
     fn program(mut self) -> Program {
         self.forward();
-        if matches!(self.request.mode, Mode::TrainAndUpdate | Mode::Accumulate) {
+        if self.trains() {
+            self.backwards = true;
             self.backward();
         }
         Program {

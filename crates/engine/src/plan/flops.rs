@@ -40,14 +40,17 @@ pub(super) fn work(instr: &Instr, graph: &Graph) -> Work {
             Work { frozen: matrix(weight), added, ..none }
         }
         Instr::LinearBackward { weight, gx, lora, .. } => match gx {
-            Some(_) => Work {
-                frozen: matrix(weight),
-                added: lora.map_or(0.0, |lora| param(lora.a) + param(lora.b)),
-                thin: lora.map_or(0.0, |lora| param(lora.b)),
-                ..none
-            },
+            Some(_) => {
+                let frozen = matrix(weight);
+                match lora.map(|lora| (lora.a.map(param), param(lora.b))) {
+                    None => Work { frozen, ..none },
+                    Some((Some(a), b)) => Work { frozen, added: a + b, thin: b, ..none },
+                    Some((None, b)) => Work { frozen, thin: 2.0 * b, ..none },
+                }
+            }
             None => Work { thin: lora.map_or(0.0, |lora| 2.0 * param(lora.b)), ..none },
         },
+        Instr::LoraDownBackward { a, gx: Some(_), .. } => Work { thin: 2.0 * param(a), ..none },
         Instr::LoraDown { a, .. } | Instr::LoraDownBackward { a, .. } => Work { thin: param(a), ..none },
         Instr::Attention { heads, .. } | Instr::CachedAttention { heads, .. } => {
             Work { attention: ATTENTION * (heads.queries * heads.d) as f64, window: heads.window, ..none }
@@ -55,9 +58,17 @@ pub(super) fn work(instr: &Instr, graph: &Graph) -> Work {
         Instr::AttentionBackward { heads, .. } => {
             Work { attention: ATTENTION_BACKWARD * (heads.queries * heads.d) as f64, window: heads.window, ..none }
         }
-        Instr::CrossEntropy { weight, loss, gx, .. } => {
-            Work { head: head_products(loss, gx.is_some()) * matrix(weight), ..none }
+        Instr::CrossEntropy { weight, loss, gx, lora, grads, .. } => {
+            let products = head_products(loss, gx.is_some() || grads.is_some());
+            let frozen = if gx.is_some() || grads.is_none() { products } else { products - 1.0 };
+            let adapter = lora.map_or(0.0, |lora| param(lora.a) + param(lora.b));
+            Work {
+                head: frozen * matrix(weight) + (products + if grads.is_some() { 1.0 } else { 0.0 }) * adapter,
+                ..none
+            }
         }
+        Instr::Embed { lora: Some(lora), .. } => Work { thin: param(lora.b), ..none },
+        Instr::EmbedBackward { lora, .. } => Work { thin: 2.0 * param(lora.b), ..none },
         _ => none,
     }
 }
@@ -126,7 +137,7 @@ fn pairs(window: Window, length: usize) -> f64 {
 mod tests {
     use super::*;
     use crate::families::shape;
-    use crate::graph::{Layers, LoraSpec, Target};
+    use crate::graph::LoraSpec;
     use crate::plan::{Machine, Mode, Policy, PolicyName, Request, compile};
     use pocketune_kernels::attention::Segment;
     use pocketune_kernels::matmul::Precision;
@@ -134,7 +145,7 @@ mod tests {
 
     fn program(name: &str, mode: Mode, policy: PolicyName, rank: usize) -> (Graph, Program) {
         let config = shape(name).unwrap();
-        let lora = LoraSpec { rank, alpha: 16.0, targets: Target::ALL.to_vec(), layers: Layers::All };
+        let lora = LoraSpec { rank, ..LoraSpec::default() };
         let graph = config.graph((rank > 0).then_some(&lora)).unwrap();
         let types = vec![BlockType::Q4_0; graph.weights.len()];
         let machine = Machine { threads: 1, isa: Isa::Scalar, precision: Precision::F32 };

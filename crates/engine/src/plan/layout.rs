@@ -66,6 +66,8 @@ pub struct Layout {
     pub grads: Vec<Span>,
     /// Norm weights and biases.
     pub vectors: Vec<Span>,
+    /// The lengths of the rows of every module's matrix, where it has magnitudes.
+    pub lengths: Vec<Span>,
     /// Cosines and sines by position.
     pub ropes: Vec<Span>,
     /// Keys and values of every block, where text is generated.
@@ -93,6 +95,8 @@ impl Layout {
             layout.grads = sizes.iter().map(|&len| layout.take(len)).collect();
         }
         layout.vectors = graph.vectors.iter().map(|vector| layout.take(vector.len)).collect();
+        let rows = graph.modules.iter().map(|module| if module.magnitude.is_some() { module.rows } else { 0 });
+        layout.lengths = rows.map(|rows| layout.take(rows)).collect();
         layout.ropes = graph.ropes.iter().map(|rope| layout.take(positions * 2 * rope.frequencies.len())).collect();
         if let Mode::Generate { context } = mode {
             layout.caches = (0..graph.blocks).map(|_| [(); 2].map(|()| layout.take(context * kv_width))).collect();

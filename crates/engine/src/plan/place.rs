@@ -1,6 +1,6 @@
 //! Lifetimes and offsets of a program's buffers.
 
-use super::program::{Instr, Kind, Program};
+use super::{Instr, Kind, Program};
 
 /// Floats to which offsets are rounded: a cache line.
 const ALIGN: usize = 16;

@@ -165,6 +165,12 @@ impl Clock<'_> {
                 }
             }
             Instr::LoraDown { .. } | Instr::LoraDownBackward { .. } => {}
+            // Once a step, in whatever pieces: after the first the lengths are known.
+            Instr::Lengths { weight, a, .. } => {
+                let (decl, rank) = (&graph.weights[weight.0], graph.params[a.0].rank as f64);
+                let elements = decl.rows as f64 * decl.cols as f64;
+                time.compute += elements * (1.0 / rates.dequantise + rank / rates.pass);
+            }
             Instr::Attention { .. } | Instr::CachedAttention { .. } | Instr::AttentionBackward { .. } => {}
             Instr::CrossEntropy { weight, loss, gx, .. } => {
                 time.loss += loss_seconds(graph, weight, loss, n, gx.is_some(), rates);

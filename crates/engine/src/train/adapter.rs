@@ -1,10 +1,11 @@
 //! The adapter between its file and the arena: fresh values, values from a PEFT folder, and the way back, in Hugging Face's row order.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 
 use pocketune_formats::Tensor;
-use pocketune_formats::peft::{self, Adapter, AdapterConfig, TensorSpec};
+use pocketune_formats::peft::{self, Adapter, AdapterConfig, Patterns, TensorSpec};
 use pocketune_kernels::blocks;
 use pocketune_kernels::philox::Philox;
 
@@ -16,16 +17,22 @@ use crate::store::{Files, FolderWriter, settle};
 /// The stream of random numbers that fresh adapters come from; the module's number is added.
 const INIT_STREAM: u64 = 1 << 32;
 
-/// Fills the adapter as PEFT does: A uniform in `±1/sqrt(in)`, B zero.
+/// Fills the adapter as PEFT does: A uniform in `±1/sqrt(in)`, B zero, magnitudes the lengths of the rows; of an embedding A zero and B normal.
 pub fn initialise(cpu: &mut Cpu, graph: &Graph, seed: u64) {
     for (at, module) in graph.modules.iter().enumerate() {
         let numbers = Philox::new(seed, INIT_STREAM + at as u64);
         let bound = 1.0 / (module.cols as f32).sqrt();
-        for (i, x) in cpu.param_mut(ParamId(2 * at)).iter_mut().enumerate() {
-            *x = (2.0 * numbers.uniform(i as u64) - 1.0) * bound;
+        let (zero, drawn) =
+            if module.target == Target::Embedding { (module.a, module.b) } else { (module.b, module.a) };
+        for (i, x) in cpu.param_mut(drawn).iter_mut().enumerate() {
+            *x = match module.target {
+                Target::Embedding => normal(&numbers, i as u64),
+                _ => (2.0 * numbers.uniform(i as u64) - 1.0) * bound,
+            };
         }
-        cpu.param_mut(ParamId(2 * at + 1)).fill(0.0);
+        cpu.param_mut(zero).fill(0.0);
     }
+    cpu.measure_magnitudes(graph);
 }
 
 /// Opens an adapter's folder, after finishing what a run left that ended while it put its files in place.
@@ -48,17 +55,29 @@ pub fn spec(folder: &Path, adapter: &Adapter) -> Result<LoraSpec> {
     for pair in adapter.pairs() {
         let unknown = || Error::Adapter {
             path: folder.into(),
-            fault: format!("module {} is not a linear of a block", pair.module),
+            fault: format!("module {} is no linear of a block, no embed_tokens and no lm_head", pair.module),
         };
-        let (layer, target) = Naming::read(pair.module).ok_or_else(unknown)?;
+        let (layer, target) = Target::read(pair.module).ok_or_else(unknown)?;
         targets.push(target);
-        layers.push(layer);
+        layers.extend(layer);
     }
     layers.sort_unstable();
     layers.dedup();
     targets.sort_unstable();
     targets.dedup();
-    Ok(LoraSpec { rank: config.rank, alpha: config.alpha as f32, targets, layers: Layers::Only(layers) })
+    let alphas = config.alphas.0.iter().map(|(name, alpha)| (name.clone(), *alpha as f32));
+    Ok(LoraSpec {
+        rank: config.rank,
+        alpha: config.alpha as f32,
+        targets,
+        // None has one where an adapter is on the ends of a model alone.
+        layers: if layers.is_empty() { Layers::All } else { Layers::Only(layers) },
+        ranks: config.ranks.clone(),
+        alphas: Patterns(alphas.collect()),
+        stabilized: config.stabilized,
+        dora: config.dora,
+        dropout: config.dropout as f32,
+    })
 }
 
 /// Reads an adapter's values into the arena.
@@ -70,22 +89,23 @@ pub fn load(cpu: &mut Cpu, graph: &Graph, folder: &Path, adapter: &Adapter) -> R
     if let Some(pair) = adapter.pairs().find(|pair| !graph.modules.iter().any(|module| module.path == pair.module)) {
         return Err(fault(format!("module {} is not in the model", pair.module)));
     }
-    for (at, module) in graph.modules.iter().enumerate() {
+    for module in &graph.modules {
         let pair = adapter.pair(&module.path).ok_or_else(|| fault(format!("module {} is missing", module.path)))?;
-        let rank = graph.params[2 * at].rank;
-        for (tensor, shape) in [(&pair.a, [rank, module.cols]), (&pair.b, [module.rows, rank])] {
-            if tensor.shape != shape {
+        let rank = graph.params[module.a.0].rank;
+        let magnitude = pair.magnitude.as_ref().zip(module.magnitude);
+        let shapes = [(module.a, &pair.a, vec![rank, module.cols]), (module.b, &pair.b, vec![module.rows, rank])];
+        for (id, tensor, shape) in
+            shapes.into_iter().chain(magnitude.map(|(tensor, id)| (id, tensor, vec![module.rows])))
+        {
+            if *tensor.shape != shape {
                 return Err(fault(format!(
                     "tensor {} has shape {:?} where the model needs {shape:?}",
                     tensor.name, tensor.shape
                 )));
             }
-        }
-        read(&pair.a, cpu.param_mut(ParamId(2 * at)), |i| i);
-        let b = cpu.param_mut(ParamId(2 * at + 1));
-        read(&pair.b, b, |i| transposed(module, rank, i));
-        for (id, tensor) in [(ParamId(2 * at), &pair.a), (ParamId(2 * at + 1), &pair.b)] {
-            if let Some(x) = cpu.param(id).iter().find(|x| !x.is_finite()) {
+            let to = cpu.param_mut(id);
+            read(tensor, to, |i| place(module, id, rank, i));
+            if let Some(x) = to.iter().find(|x| !x.is_finite()) {
                 return Err(fault(format!("tensor {} holds {x}", tensor.name)));
             }
         }
@@ -93,9 +113,14 @@ pub fn load(cpu: &mut Cpu, graph: &Graph, folder: &Path, adapter: &Adapter) -> R
     Ok(())
 }
 
-/// Where element `i` of B's file, `[out, rank]` in Hugging Face's row order, lies in the arena, `[rank, out]` in the model file's order.
-fn transposed(module: &Module, rank: usize, i: usize) -> usize {
-    i % rank * module.rows + module.file_row(i / rank)
+/// Where element `i` of a matrix's file lies in the arena: A as it is; B's file is `[out, rank]` in Hugging Face's row order and the arena's
+/// `[rank, out]` in the model file's order; magnitudes in that order too.
+fn place(module: &Module, id: ParamId, rank: usize, i: usize) -> usize {
+    match id {
+        id if id == module.a => i,
+        id if id == module.b => i % rank * module.rows + module.file_row(i / rank),
+        _ => module.file_row(i),
+    }
 }
 
 fn read(tensor: &Tensor, to: &mut [f32], place: impl Fn(usize) -> usize) {
@@ -120,28 +145,37 @@ pub fn save(
     folder: &Path,
 ) -> Result<()> {
     let mut specs = Vec::new();
-    for (at, module) in graph.modules.iter().enumerate() {
-        for id in [2 * at, 2 * at + 1] {
-            if cpu.param(ParamId(id)).iter().any(|x| !x.is_finite()) {
+    for module in &graph.modules {
+        for (id, _) in module.params() {
+            if cpu.param(id).iter().any(|x| !x.is_finite()) {
                 return Err(Error::Numbers(format!(
                     "the adapter of {} is no longer finite; nothing was written",
                     module.path
                 )));
             }
         }
-        let [a, b] = peft::tensor_names(&module.path);
-        let rank = graph.params[2 * at].rank;
+        let [a, b, m] = peft::tensor_names(&module.path, module.target == Target::Embedding);
+        let rank = graph.params[module.a.0].rank;
         specs.push(TensorSpec { name: a, shape: vec![rank, module.cols] });
         specs.push(TensorSpec { name: b, shape: vec![module.rows, rank] });
+        if module.magnitude.is_some() {
+            specs.push(TensorSpec { name: m, shape: vec![module.rows] });
+        }
     }
     let mut blocks_used: Vec<usize> =
         graph.nodes.iter().filter(|n| !n.op.params().is_empty()).filter_map(|n| n.block).collect();
     blocks_used.dedup();
+    let some = blocks_used.len() < graph.blocks && !by_path(graph);
     let config = AdapterConfig {
         rank: spec.rank,
         alpha: f64::from(spec.alpha),
+        ranks: spec.ranks.clone(),
+        alphas: Patterns(spec.alphas.0.iter().map(|(name, alpha)| (name.clone(), f64::from(*alpha))).collect()),
+        stabilized: spec.stabilized,
+        dora: spec.dora,
+        dropout: share(spec.dropout),
         targets: peft::Targets::Modules(target_modules(graph, spec)),
-        layers: (blocks_used.len() < graph.blocks).then_some(blocks_used),
+        layers: some.then_some(blocks_used),
         base_model: Some(base_model.into()),
         task: (graph.naming != Naming::Roberta).then(|| "CAUSAL_LM".into()),
     };
@@ -156,19 +190,40 @@ pub fn save(
     writer.commit()
 }
 
-/// The modules by their own names; RoBERTa's by their full paths, since its head has a `dense` too and `output.dense` is the end of two paths.
-fn target_modules(graph: &Graph, spec: &LoraSpec) -> Vec<String> {
-    match graph.naming {
-        Naming::Roberta => graph.modules.iter().map(|module| module.path.clone()).collect(),
-        naming => spec.targets.iter().filter_map(|target| target.name(naming)).map(String::from).collect(),
-    }
+/// Whether a configuration has to name modules by their full paths: RoBERTa's, since its head has a `dense` too and `output.dense` is the end
+/// of two paths; and those of some layers beside an end of the model, since PEFT leaves out what is in no layer where it is told layers.
+fn by_path(graph: &Graph) -> bool {
+    let ends = graph.modules.iter().filter(|module| Target::ENDS.contains(&module.target)).count();
+    let layers: BTreeSet<Option<usize>> =
+        graph.modules.iter().map(|m| Naming::read(&m.path).map(|(at, _)| at)).collect();
+    graph.naming == Naming::Roberta || (ends > 0 && layers.len() <= graph.blocks)
 }
 
-/// Writes tensor `at`: A as it lies, B transposed and in Hugging Face's row order.
+/// The modules by their own names, or by their full paths.
+fn target_modules(graph: &Graph, spec: &LoraSpec) -> Vec<String> {
+    if by_path(graph) {
+        return graph.modules.iter().map(|module| module.path.clone()).collect();
+    }
+    spec.targets.iter().filter_map(|target| target.name(graph.naming)).map(String::from).collect()
+}
+
+/// A draw from the standard normal distribution, after Box and Muller.
+fn normal(numbers: &Philox, index: u64) -> f32 {
+    let [a, b] = [2 * index, 2 * index + 1].map(|at| f64::from(numbers.uniform(at)));
+    ((-2.0 * (1.0 - a).ln()).sqrt() * (std::f64::consts::TAU * b).cos()) as f32
+}
+
+/// The shortest decimal that is this share: 0.1 and not 0.10000000149.
+fn share(share: f32) -> f64 {
+    share.to_string().parse().unwrap_or_else(|_| f64::from(share))
+}
+
+/// Writes tensor `at`: params stand in the order of their numbers.
 fn write(cpu: &Cpu, graph: &Graph, at: usize, out: &mut dyn Write) -> std::io::Result<()> {
-    let (module, rank, values) = (&graph.modules[at / 2], graph.params[at].rank, cpu.param(ParamId(at)));
-    if at.is_multiple_of(2) {
+    let (id, param) = (ParamId(at), graph.params[at]);
+    let (module, values) = (&graph.modules[param.module], cpu.param(id));
+    if id == module.a {
         return out.write_all(bytemuck::cast_slice(values));
     }
-    (0..values.len()).try_for_each(|i| out.write_all(&values[transposed(module, rank, i)].to_le_bytes()))
+    (0..values.len()).try_for_each(|i| out.write_all(&values[place(module, id, param.rank, i)].to_le_bytes()))
 }

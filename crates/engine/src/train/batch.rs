@@ -3,7 +3,7 @@
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::philox::Philox;
 
-use crate::backend::{Batch, NO_LABEL};
+use crate::backend::{Batch, NO_LABEL, Noise};
 use crate::error::Result;
 use crate::store::{TokenFile, token};
 
@@ -72,9 +72,10 @@ impl Rows {
         self.ids.len()
     }
 
-    /// As the backend reads them, with gradients divided by `targets`.
-    pub fn batch(&self, targets: usize) -> Batch<'_> {
-        Batch { ids: &self.ids, positions: &self.positions, labels: &self.labels, segments: &self.segments, targets }
+    /// As the backend reads them, with gradients divided by `targets`, and random numbers from `noise` while training.
+    pub fn batch(&self, targets: usize, noise: Noise) -> Batch<'_> {
+        let Self { ids, positions, labels, segments, .. } = self;
+        Batch { ids, positions, labels, segments, targets, noise }
     }
 }
 

@@ -5,6 +5,7 @@ use super::data::Reader;
 use super::evaluate::ready;
 use super::options::check_batch;
 use super::{EvalOptions, Rows};
+use crate::backend::Noise;
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::model::Model;
@@ -61,7 +62,7 @@ pub fn score(options: &EvalOptions) -> Result<Score> {
         let (mut best, mut chosen) = (f64::INFINITY, usize::MAX);
         for choice in 0..usize::from(choices) {
             rows.fill(&tokens, std::iter::once(first + choice))?;
-            let outcome = cpu.run(&program, rows.batch(rows.targets()), 0, None)?;
+            let outcome = cpu.run(&program, rows.batch(rows.targets(), Noise::default()), 0, None)?;
             if !outcome.loss.is_finite() {
                 let unknown = || Error::Numbers(format!("the loss of a choice is {}", outcome.loss));
                 return Err(cpu.weights().find_not_finite().unwrap_or_else(unknown));

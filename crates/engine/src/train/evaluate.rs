@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::options::check_batch;
 use super::planning::Task;
 use super::{Budget, DataOptions, Rows, RunOptions, adapter, prepare};
-use crate::backend::{Cpu, Outcome, Weights};
+use crate::backend::{Cpu, Noise, Outcome, Weights};
 use crate::error::{Error, Result};
 use crate::model::{Model, Source};
 use crate::plan::{Mode, Program};
@@ -78,7 +78,7 @@ pub(super) fn run(
     let mut total = Outcome::default();
     for first in (0..file.len()).step_by(batch_size).take(most.unwrap_or(usize::MAX)) {
         rows.fill(file, first..(first + batch_size).min(file.len()))?;
-        let outcome = cpu.run(program, rows.batch(rows.targets()), 0, None)?;
+        let outcome = cpu.run(program, rows.batch(rows.targets(), Noise::default()), 0, None)?;
         total.loss += outcome.loss;
         total.hits += outcome.hits;
         total.targets += outcome.targets;

@@ -6,7 +6,7 @@ use pocketune_kernels::philox::Philox;
 
 use super::planning::Task;
 use super::{Budget, RunOptions, adapter};
-use crate::backend::{Batch, Cpu, Weights};
+use crate::backend::{Batch, Cpu, Noise, Weights};
 use crate::error::{Error, Result};
 use crate::model::{Model, Source};
 use crate::plan::{Mode, Program};
@@ -131,7 +131,7 @@ impl Generator {
         let mut positions = [0; PIECE];
         let positions = &mut positions[..ids.len()];
         positions.iter_mut().enumerate().for_each(|(at, position)| *position = (past + at) as u32);
-        let batch = Batch { ids, positions, labels: &[], segments: &[], targets: 0 };
+        let batch = Batch { ids, positions, labels: &[], segments: &[], targets: 0, noise: Noise::default() };
         self.cpu.run(&self.program, batch, past, None).map(|_| ())
     }
 

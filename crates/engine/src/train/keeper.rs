@@ -261,7 +261,7 @@ pub fn check_finite(cpu: &Cpu, graph: &Graph) -> Result<()> {
     match params(graph).find(|&id| !all_finite(cpu.param(id))) {
         None => Ok(()),
         Some(ParamId(id)) => {
-            let module = &graph.modules[id / 2].path;
+            let module = &graph.modules[graph.params[id].module].path;
             Err(Error::Numbers(format!(
                 "the adapter of {module} is no longer finite; a lower --learning-rate may help"
             )))

@@ -52,13 +52,14 @@ impl Spikes {
 /// # Errors
 /// The first that did not.
 pub fn check_first_gradients(sums: &[f64], graph: &Graph) -> Result<()> {
-    for (at, module) in graph.modules.iter().enumerate() {
-        for (id, factor) in [(2 * at, "lora_A"), (2 * at + 1, "lora_B")] {
-            let sum = sums[id];
+    for module in &graph.modules {
+        for (id, factor) in module.params() {
+            let sum = sums[id.0];
             if !sum.is_finite() {
                 return Err(Error::Numbers(format!("the first gradient of {}.{factor} is not finite", module.path)));
             }
-            if factor == "lora_B" && sum == 0.0 {
+            // One of the factors begins at zero, and the other gets nothing before it moves.
+            if matches!(factor, "lora_B" | "lora_embedding_A") && sum == 0.0 {
                 return Err(Error::Numbers(format!(
                     "no gradient reached {}.{factor} in the first update; it would never be trained",
                     module.path

@@ -128,6 +128,8 @@ pub struct TrainOptions {
     pub adapter_path: PathBuf,
     /// The adapter to train.
     pub lora: LoraChoice,
+    /// How many times the learning rate the second factors (and magnitudes) are trained with (LoRA+).
+    pub lora_plus: f32,
     /// Updates.
     pub iters: usize,
     /// How often every record is trained on, in place of a number of updates.
@@ -214,6 +216,10 @@ impl TrainOptions {
         check_batch(self.batch_size, self.max_seq_length)?;
         self.data.check()?;
         check_count("iters", self.iters, 1, 1 << 40)?;
+        if !(self.lora_plus > 0.0 && self.lora_plus <= 1e6) {
+            let fault = "a ratio lies above 0 and at most at 1000000".into();
+            return Err(Error::Option { option: "lora-plus", value: self.lora_plus.to_string(), fault });
+        }
         if let Some(epochs) = self.epochs.filter(|epochs| !(*epochs > 0.0 && *epochs <= 1e6)) {
             let fault = "a number of epochs lies above 0 and at most at 1000000".into();
             return Err(Error::Option { option: "epochs", value: epochs.to_string(), fault });

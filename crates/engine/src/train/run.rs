@@ -46,6 +46,10 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
     let mut keeper = Keeper::open(options)?;
     let model = Model::open(&options.model)?;
     model.check_next_token()?;
+    if let LoraChoice::New(spec) = &options.lora {
+        // What can't be adapted so is said before gigabytes are read.
+        model.config.graph(Some(spec))?;
+    }
     let data = prepare(&model, &options.data, options.max_seq_length, options.spill_folder())?;
     host.event(Event::Prepared(&data));
     let sums = (model_sum(&model.files), data.sum());
@@ -158,6 +162,7 @@ impl Run {
         let records = if options.pack { passes::WINDOW } else { options.batch_size };
         let rows = Rows::with_capacity(records.max(options.batch_size), room, longest);
         let mut cpu = Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &programs(&plan), &folder)?;
+        cpu.quicken(&graph, options.lora_plus);
         match saved {
             // All of it comes from the earlier run.
             _ if resumes => {}

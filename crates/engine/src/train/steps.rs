@@ -12,7 +12,7 @@ use super::numbers::{self, IN_A_ROW, MOST_HALVINGS};
 use super::progress::{Progress, Since};
 use super::run::Run;
 use super::{Control, Event, Host, Optimizer, Pace, Report, TrainOptions};
-use crate::backend::{Outcome, Rule};
+use crate::backend::{Noise, Outcome, Rule};
 use crate::error::{Error, Result};
 use crate::memory::Peak;
 use crate::plan::Mode;
@@ -377,7 +377,8 @@ impl<'a> Steps<'a> {
             let records = run.passes.records(first + pass * step, file);
             run.rows.fill(file, records.iter().map(|&record| record as usize))?;
             let targets = if passes > 1 { targets } else { run.rows.targets() };
-            let batch = run.rows.batch(targets);
+            let noise = Noise { seed: options.seed, pass: first + pass * step };
+            let batch = run.rows.batch(targets, noise);
             let outcome = run.cpu.run(&run.plan.program, batch, 0, Some(rule))?;
             work.outcome.loss += outcome.loss;
             work.outcome.hits += outcome.hits;

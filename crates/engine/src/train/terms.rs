@@ -42,6 +42,8 @@ impl Terms {
             ("lora-alpha", lora.alpha.to_string()),
             ("lora-targets", format!("{:?}", lora.targets)),
             ("num-layers", format!("{:?}", lora.layers)),
+            ("lora-kind", kind(lora)),
+            ("lora-plus", options.lora_plus.to_string()),
             ("iters", options.iters.to_string()),
             ("batch-size", options.batch_size.to_string()),
             ("grad-accumulation-steps", options.accumulation.to_string()),
@@ -98,6 +100,13 @@ impl Terms {
             .collect();
         Err(Error::Checkpoint { path: path.into(), fault: format!("made with {}; {hint}", words.join(", ")) })
     }
+}
+
+/// What makes adapters other than plain LoRA.
+fn kind(lora: &LoraSpec) -> String {
+    let LoraSpec { ranks, alphas, stabilized, dora, dropout, .. } = lora;
+    let (ranks, alphas) = (&ranks.0, &alphas.0);
+    format!("rslora {stabilized}, dora {dora}, dropout {dropout}, ranks {ranks:?}, alphas {alphas:?}")
 }
 
 fn hex(sum: [u8; 32]) -> String {

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use pocketune::backend::{Batch, Cpu, NO_LABEL, Rule, Weights};
+use pocketune::backend::{Batch, Cpu, NO_LABEL, Noise, Rule, Weights};
 use pocketune::families::Config;
-use pocketune::graph::{Graph, ParamId};
+use pocketune::graph::{Graph, LoraSpec, ParamId, Target};
 use pocketune::model::{Model, Source};
 use pocketune::plan::{self, Layout, Loss, Machine, Mode, Policy, PolicyName, Program, Request, States};
 use pocketune::train::adapter;
@@ -21,6 +21,8 @@ pub struct Golden {
     pub name: String,
     /// What the optimizer of its cases remembers.
     pub states: States,
+    /// The share of adapters' inputs that its cases drop.
+    pub dropout: f32,
     model: PathBuf,
     folder: PathBuf,
     expected: BTreeMap<String, (Vec<f32>, Vec<u32>)>,
@@ -52,7 +54,14 @@ impl Golden {
             };
             (name.to_string(), (floats, integers))
         });
-        Self { name: name.into(), states: States::F32, model: root().join(name), expected: expected.collect(), folder }
+        Self {
+            name: name.into(),
+            states: States::F32,
+            dropout: 0.0,
+            model: root().join(name),
+            expected: expected.collect(),
+            folder,
+        }
     }
 
     /// What `config.json` and `config.v4.json` of a case say.
@@ -110,7 +119,7 @@ impl Golden {
         let model = Model::open(&Source::Path(self.model.clone())).unwrap();
         let folder = self.folder.join("adapter");
         let saved = Adapter::open(&folder).unwrap();
-        let lora = adapter::spec(&folder, &saved).unwrap();
+        let lora = LoraSpec { dropout: self.dropout, ..adapter::spec(&folder, &saved).unwrap() };
         let graph = model.config.graph(with_adapter.then_some(&lora)).unwrap();
         let weights = Weights::bind(model.files, &model.config, &graph).unwrap();
         let machine = Machine { threads, isa, precision };
@@ -193,7 +202,7 @@ impl Case {
     }
 
     fn logits_at(&mut self, ids: &[u32], positions: &[u32], past: usize) -> Vec<f32> {
-        let batch = Batch { ids, positions, labels: &[], segments: &[], targets: 0 };
+        let batch = Batch { ids, positions, labels: &[], segments: &[], targets: 0, noise: Noise::default() };
         self.cpu.run(&self.program, batch, past, None).unwrap();
         self.cpu.logits(&self.program).to_vec()
     }
@@ -222,12 +231,15 @@ impl Case {
 
     fn named<'a>(&self, values: impl Fn(ParamId) -> &'a [f32]) -> Vec<(String, Vec<f32>)> {
         let mut named = Vec::new();
-        for (at, module) in self.graph.modules.iter().enumerate() {
-            let [a, b] = peft::tensor_names(&module.path);
-            named.push((a, values(ParamId(2 * at)).to_vec()));
-            let (held, rank) = (values(ParamId(2 * at + 1)), self.graph.params[2 * at].rank);
+        for module in &self.graph.modules {
+            let [a, b, m] = peft::tensor_names(&module.path, module.target == Target::Embedding);
+            named.push((a, values(module.a).to_vec()));
+            let (held, rank) = (values(module.b), self.graph.params[module.b.0].rank);
             let hf = (0..held.len()).map(|i| held[i % rank * module.rows + module.file_row(i / rank)]);
             named.push((b, hf.collect()));
+            if let Some(id) = module.magnitude {
+                named.push((m, (0..module.rows).map(|row| values(id)[module.file_row(row)]).collect()));
+            }
         }
         named
     }
@@ -245,6 +257,13 @@ pub struct Rows {
 impl Rows {
     pub fn batch(&self) -> Batch<'_> {
         let targets = self.labels.iter().filter(|&&label| label != NO_LABEL).count();
-        Batch { ids: &self.ids, positions: &self.positions, labels: &self.labels, segments: &self.segments, targets }
+        Batch {
+            ids: &self.ids,
+            positions: &self.positions,
+            labels: &self.labels,
+            segments: &self.segments,
+            targets,
+            noise: Noise::default(),
+        }
     }
 }

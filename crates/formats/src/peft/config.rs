@@ -5,19 +5,18 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Problem;
+use super::{Patterns, Problem};
 
 type Result<T> = std::result::Result<T, Problem>;
 
 /// Fields that may have any value: they matter for training in PEFT, for bookkeeping, or narrow down modules that the
 /// tensors' file lists anyway.
-const HARMLESS: [&str; 12] = [
+const HARMLESS: [&str; 11] = [
     "auto_mapping",
     "eva_config",
     "exclude_modules",
     "inference_mode",
     "layers_pattern",
-    "lora_dropout",
     "megatron_core",
     "peft_version",
     "qalora_group_size",
@@ -27,16 +26,37 @@ const HARMLESS: [&str; 12] = [
 ];
 
 /// Fields that [`AdapterConfig::from_json`] reads.
-const READ: [&str; 6] =
-    ["peft_type", "r", "lora_alpha", "target_modules", "layers_to_transform", "base_model_name_or_path"];
+const READ: [&str; 11] = [
+    "peft_type",
+    "r",
+    "lora_alpha",
+    "lora_dropout",
+    "rank_pattern",
+    "alpha_pattern",
+    "use_rslora",
+    "use_dora",
+    "target_modules",
+    "layers_to_transform",
+    "base_model_name_or_path",
+];
 
-/// A plain LoRA configuration.
-#[derive(Clone, Debug, PartialEq)]
+/// A LoRA configuration.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdapterConfig {
     /// `r`: rows of A and columns of B; at least 1.
     pub rank: usize,
     /// `lora_alpha`: the change is scaled by `alpha / rank`.
     pub alpha: f64,
+    /// `rank_pattern`: the ranks of modules that have another.
+    pub ranks: Patterns<usize>,
+    /// `alpha_pattern`: the alphas of modules that have another.
+    pub alphas: Patterns<f64>,
+    /// `use_rslora`: whether the change is scaled by `alpha / sqrt(rank)` instead.
+    pub stabilized: bool,
+    /// `use_dora`: whether modules have magnitudes beside the factors.
+    pub dora: bool,
+    /// `lora_dropout`: the share of an adapter's inputs that training drops.
+    pub dropout: f64,
     /// `target_modules`.
     pub targets: Targets,
     /// `layers_to_transform`: the adapted layers, where not all are.
@@ -48,18 +68,24 @@ pub struct AdapterConfig {
 }
 
 /// Which modules an adapter changes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Targets {
     /// Those whose path ends in one of these, such as `q_proj`.
     Modules(Vec<String>),
     /// Every linear module but the output head.
+    #[default]
     AllLinear,
 }
 
 impl AdapterConfig {
-    /// What the change `B A` is multiplied by.
-    pub fn scale(&self) -> f64 {
-        self.alpha / self.rank as f64
+    /// The rank of the module at `path`.
+    pub fn rank_of(&self, path: &str) -> usize {
+        self.ranks.of(path).unwrap_or(self.rank)
+    }
+
+    /// What the change `B A` of the module at `path` is multiplied by.
+    pub fn scale_of(&self, path: &str) -> f64 {
+        scale(self.alphas.of(path).unwrap_or(self.alpha), self.rank_of(path), self.stabilized)
     }
 
     /// Takes over a parsed `adapter_config.json`.
@@ -76,6 +102,11 @@ impl AdapterConfig {
         Ok(Self {
             rank: rank(fields)?,
             alpha: alpha(fields)?,
+            ranks: patterns(fields, "rank_pattern", "names of modules, each with a rank of at least 1", whole)?,
+            alphas: patterns(fields, "alpha_pattern", "names of modules, each with a number of at least 0", positive)?,
+            stabilized: flag(fields, "use_rslora")?,
+            dora: flag(fields, "use_dora")?,
+            dropout: dropout(fields)?,
             targets: targets(fields)?,
             layers: layers(fields)?,
             base_model: base_model(fields)?,
@@ -85,9 +116,6 @@ impl AdapterConfig {
 
     /// The content of an `adapter_config.json` that PEFT loads without a warning.
     pub fn to_json(&self) -> String {
-        // PEFT declares an integer; a fraction is written as it is.
-        let whole = self.alpha.fract() == 0.0 && self.alpha.abs() < 9e15;
-        let alpha = if whole { json!(self.alpha as i64) } else { json!(self.alpha) };
         let targets = match &self.targets {
             Targets::Modules(names) => json!(names),
             Targets::AllLinear => json!("all-linear"),
@@ -98,18 +126,18 @@ impl AdapterConfig {
             "base_model_name_or_path": self.base_model,
             "inference_mode": true,
             "r": self.rank,
-            "lora_alpha": alpha,
-            "lora_dropout": 0.0,
+            "lora_alpha": number(self.alpha),
+            "lora_dropout": self.dropout,
             "target_modules": targets,
             "layers_to_transform": self.layers,
             "bias": "none",
             "fan_in_fan_out": false,
             "init_lora_weights": true,
             "modules_to_save": null,
-            "rank_pattern": {},
-            "alpha_pattern": {},
-            "use_dora": false,
-            "use_rslora": false,
+            "rank_pattern": self.ranks.to_json(|&rank| json!(rank)),
+            "alpha_pattern": self.alphas.to_json(|&alpha| number(alpha)),
+            "use_dora": self.dora,
+            "use_rslora": self.stabilized,
         });
         format!("{fields:#}\n")
     }
@@ -136,16 +164,71 @@ fn refuse_unsupported(fields: &Map<String, Value>) -> Result<()> {
     Ok(())
 }
 
+/// PEFT declares integers; a fraction is written as it is.
+fn number(alpha: f64) -> Value {
+    let whole = alpha.fract() == 0.0 && alpha.abs() < 9e15;
+    if whole { json!(alpha as i64) } else { json!(alpha) }
+}
+
+/// What a change of `rank` is multiplied by: alpha / rank, or alpha / sqrt(rank) where that is `stabilized` (rsLoRA).
+pub fn scale(alpha: f64, rank: usize, stabilized: bool) -> f64 {
+    let rank = rank as f64;
+    alpha / if stabilized { rank.sqrt() } else { rank }
+}
+
+fn whole(value: &Value) -> Option<usize> {
+    value.as_u64().and_then(|rank| usize::try_from(rank).ok()).filter(|&rank| rank > 0)
+}
+
+fn positive(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|alpha| alpha.is_finite() && *alpha >= 0.0)
+}
+
 fn rank(fields: &Map<String, Value>) -> Result<usize> {
     let found = fields.get("r").ok_or(Problem::Missing { field: "r" })?;
-    let rank = found.as_u64().and_then(|rank| usize::try_from(rank).ok()).filter(|&rank| rank > 0);
-    rank.ok_or_else(|| wrong("r", found, "a whole number of at least 1"))
+    whole(found).ok_or_else(|| wrong("r", found, "a whole number of at least 1"))
 }
 
 fn alpha(fields: &Map<String, Value>) -> Result<f64> {
     let found = fields.get("lora_alpha").ok_or(Problem::Missing { field: "lora_alpha" })?;
-    let alpha = found.as_f64().filter(|alpha| alpha.is_finite() && *alpha >= 0.0);
-    alpha.ok_or_else(|| wrong("lora_alpha", found, "a number of at least 0"))
+    positive(found).ok_or_else(|| wrong("lora_alpha", found, "a number of at least 0"))
+}
+
+fn dropout(fields: &Map<String, Value>) -> Result<f64> {
+    match fields.get("lora_dropout") {
+        None | Some(Value::Null) => Ok(0.0),
+        Some(found) => positive(found)
+            .filter(|share| *share < 1.0)
+            .ok_or_else(|| wrong("lora_dropout", found, "a share of at least 0 and below 1")),
+    }
+}
+
+fn flag(fields: &Map<String, Value>, field: &'static str) -> Result<bool> {
+    match fields.get(field) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(flag)) => Ok(*flag),
+        Some(found) => Err(wrong(field, found, "true or false")),
+    }
+}
+
+fn patterns<T: Clone>(
+    fields: &Map<String, Value>,
+    field: &'static str,
+    wanted: &'static str,
+    read: impl Fn(&Value) -> Option<T>,
+) -> Result<Patterns<T>> {
+    let found = match fields.get(field) {
+        None | Some(Value::Null) => return Ok(Patterns::default()),
+        Some(found) => found,
+    };
+    let list = found.as_object().ok_or_else(|| wrong(field, found, wanted))?.iter().map(|(name, value)| {
+        let value = read(value).ok_or_else(|| wrong(field, found, wanted))?;
+        let name = Patterns::<T>::plain(name).ok_or_else(|| {
+            wrong(field, &Value::String(name.clone()), "the name or the path of a module (patterns are not read)")
+        })?;
+        Ok((name, value))
+    });
+    Ok(Patterns(list.collect::<Result<_>>()?))
 }
 
 fn targets(fields: &Map<String, Value>) -> Result<Targets> {

@@ -4,7 +4,7 @@ use std::io::{self, Error, ErrorKind, Write};
 
 use serde_json::{Map, Value, json};
 
-use super::{PREFIX, SUFFIX_A, SUFFIX_B};
+use super::{PREFIX, SUFFIX_A, SUFFIX_B, SUFFIX_EMBEDDING, SUFFIX_M};
 
 /// A tensor of f32 that is about to be written.
 #[derive(Clone, Debug)]
@@ -15,9 +15,10 @@ pub struct TensorSpec {
     pub shape: Vec<usize>,
 }
 
-/// The names of A and B in the file, for the module at `path`.
-pub fn tensor_names(path: &str) -> [String; 2] {
-    [SUFFIX_A, SUFFIX_B].map(|suffix| format!("{PREFIX}{path}{suffix}"))
+/// The names of A, B and DoRA's magnitudes in the file, for the module at `path`, which may be an embedding.
+pub fn tensor_names(path: &str, embedding: bool) -> [String; 3] {
+    let [a, b] = if embedding { SUFFIX_EMBEDDING } else { [SUFFIX_A, SUFFIX_B] };
+    [a, b, SUFFIX_M].map(|suffix| format!("{PREFIX}{path}{suffix}"))
 }
 
 /// Writes a safetensors file of f32 tensors. `fill(i, out)` writes the elements of tensor `i`, little-endian; nothing

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use pocketune_formats::inspect::describe;
-use pocketune_formats::peft::{Adapter, AdapterConfig, Targets, TensorSpec, tensor_names, write_tensors};
+use pocketune_formats::peft::{Adapter, AdapterConfig, Patterns, Targets, TensorSpec, tensor_names, write_tensors};
 
 use crate::handmade::Place;
 
@@ -30,7 +30,7 @@ fn specs() -> Vec<TensorSpec> {
     let shapes = [vec![RANK, WIDTH], vec![WIDTH, RANK]];
     MODULES
         .iter()
-        .flat_map(|module| tensor_names(module).into_iter().zip(shapes.clone()))
+        .flat_map(|module| tensor_names(module, false).into_iter().zip(shapes.clone()))
         .map(|(name, shape)| TensorSpec { name, shape })
         .collect()
 }
@@ -65,6 +65,7 @@ fn plain() -> AdapterConfig {
         layers: Some(vec![1]),
         base_model: Some("x/y".into()),
         task: Some("CAUSAL_LM".into()),
+        ..AdapterConfig::default()
     }
 }
 
@@ -74,7 +75,7 @@ fn what_peft_writes_is_read() {
     let adapter = Adapter::open(place.path()).unwrap();
     let targets = Targets::Modules(vec!["v_proj".into(), "q_proj".into()]);
     assert_eq!(*adapter.config(), AdapterConfig { layers: None, targets, ..plain() });
-    assert_eq!(adapter.config().scale(), 1.5);
+    assert_eq!(adapter.config().scale_of(MODULES[0]), 1.5);
     assert_eq!(adapter.pairs().map(|pair| pair.module).collect::<Vec<_>>(), MODULES);
     let pair = adapter.pair(MODULES[1]).unwrap();
     assert_eq!((pair.a.shape, pair.b.shape), (&[RANK, WIDTH][..], &[WIDTH, RANK][..]));
@@ -92,7 +93,17 @@ fn a_written_configuration_is_read_back() {
         task: None,
         ..plain()
     };
-    for config in [plain(), all_linear] {
+    let special = AdapterConfig {
+        ranks: Patterns(vec![("layers.1.self_attn.v_proj".into(), 7), ("q_proj".into(), 2)]),
+        alphas: Patterns(vec![("v_proj".into(), 2.5)]),
+        stabilized: true,
+        dora: true,
+        dropout: 0.1,
+        ..plain()
+    };
+    assert_eq!([special.rank_of(MODULES[0]), special.rank_of(MODULES[1])], [2, 7]);
+    assert_eq!(special.scale_of(MODULES[1]), 2.5 / 7_f64.sqrt());
+    for config in [plain(), all_linear, special] {
         assert_eq!(AdapterConfig::from_json(&serde_json::from_str(&config.to_json()).unwrap()), Ok(config));
     }
 }
@@ -100,13 +111,23 @@ fn a_written_configuration_is_read_back() {
 #[test]
 fn what_is_not_plain_lora_is_refused_by_the_field() {
     let cases = [
-        ("\"use_dora\": false", "\"use_dora\": true", "use_dora is true, which pocketune does not support"),
-        ("\"use_rslora\": false", "\"use_rslora\": true", "use_rslora is true, which pocketune does not support"),
+        ("\"use_dora\": false", "\"use_dora\": 1", "use_dora is 1, where true or false is wanted"),
+        ("\"use_rslora\": false", "\"use_rslora\": \"yes\"", "use_rslora is \"yes\", where true or false is wanted"),
+        (
+            "\"lora_dropout\": 0.0",
+            "\"lora_dropout\": 1.0",
+            "lora_dropout is 1.0, where a share of at least 0 and below 1 is wanted",
+        ),
         ("\"bias\": \"none\"", "\"bias\": \"all\"", "bias is \"all\", which pocketune does not support"),
         (
             "\"rank_pattern\": {}",
-            "\"rank_pattern\": {\"q_proj\": 2}",
-            "rank_pattern is {\"q_proj\":2}, which pocketune does not support",
+            "\"rank_pattern\": {\"q_proj\": 0}",
+            "rank_pattern is {\"q_proj\":0}, where names of modules, each with a rank of at least 1 is wanted",
+        ),
+        (
+            "\"alpha_pattern\": {}",
+            "\"alpha_pattern\": {\"layers.[01].*\": 2}",
+            "alpha_pattern is \"layers.[01].*\", where the name or the path of a module (patterns are not read) is wanted",
         ),
         (
             "\"modules_to_save\": null",
@@ -169,12 +190,19 @@ fn tensors_that_do_not_fit_the_configuration_are_refused() {
         format!("tensor {:?} has the shape [8, 16], where r = 4 asks for [r, in]", wide[0].name)
     );
     let mut odd = specs();
-    odd[0].name = "base_model.model.lm_head.lora_embedding_A".into();
+    odd[0].name = "base_model.model.lm_head.lora_C".into();
     assert_eq!(
         said_of(&odd),
-        "tensor \"base_model.model.lm_head.lora_embedding_A\" is not part of a LoRA pair (names end in .lora_A.weight or \
-         .lora_B.weight)"
+        "tensor \"base_model.model.lm_head.lora_C\" is not part of a LoRA pair (names end in .lora_A.weight or .lora_B.weight)"
     );
+    let mut scaled = specs();
+    scaled.push(TensorSpec { name: tensor_names(MODULES[0], false)[2].clone(), shape: vec![WIDTH] });
+    assert_eq!(said_of(&scaled), format!("module {:?} has magnitudes, and use_dora is not set", MODULES[0]));
+    place.file("adapter_config.json", CONFIG_OF_PEFT.replace("\"use_dora\": false", "\"use_dora\": true"));
+    let lacks = format!("module {:?} has no lora_magnitude_vector, and use_dora is set", MODULES[1]);
+    assert_eq!(said_of(&scaled), lacks);
+    scaled.push(TensorSpec { name: tensor_names(MODULES[1], false)[2].clone(), shape: vec![1, WIDTH] });
+    assert!(said_of(&scaled).contains("has the shape [1, 16], where a module of 16 outputs asks for [16]"));
     std::fs::remove_file(place.path().join("adapter_model.safetensors")).unwrap();
     assert_eq!(said(place.path()), "DIR: the folder has no adapter_model.safetensors");
 }

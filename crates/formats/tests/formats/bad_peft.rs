@@ -47,8 +47,8 @@ fn configurations_that_are_no_plain_lora_are_refused() {
         ),
         (replaced("\"x/y\"", "7"), "base_model_name_or_path is 7, where a name is wanted"),
         (
-            replaced("\"alpha_pattern\": {}", "\"alpha_pattern\": {\"q\": 1}"),
-            "alpha_pattern is {\"q\":1}, which pocketune does not support",
+            replaced("\"alpha_pattern\": {}", "\"alpha_pattern\": {\"q\": \"1\"}"),
+            "alpha_pattern is {\"q\":\"1\"}, where names of modules, each with a number of at least 0",
         ),
         (
             replaced("\"loftq_config\": {}", "\"loftq_config\": {\"a\": 1}"),

@@ -39,7 +39,7 @@ fn run(bytes: &[u8]) -> bool {
     let (config, tensors) = cut.map_or((bytes, &[][..]), |at| (&bytes[..at], &bytes[at + BETWEEN.len()..]));
     let files = folder(&[("adapter_config.json", config), ("adapter_model.safetensors", tensors)]);
     let Some(adapter) = accepted(Adapter::read(&files)) else { return false };
-    let _ = adapter.config().scale();
+    let _ = adapter.pairs().map(|pair| adapter.config().scale_of(pair.module)).sum::<f64>();
     adapter.pairs().all(|pair| adapter.pair(pair.module).is_some())
 }
 

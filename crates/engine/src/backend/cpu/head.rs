@@ -1,9 +1,10 @@
-//! Head and loss: the one instruction that is a loop of its own, over pieces of labelled rows and pieces of the vocabulary.
+//! Head and loss, with the head's adapter where it has one: the one instruction that is a loop of its own, over pieces of labelled rows and
+//! pieces of the vocabulary.
 
 use std::ops::Range;
 
-use pocketune_kernels::cross_entropy;
-use pocketune_kernels::matmul::{Ctx, Start, nn, nt};
+use pocketune_kernels::matmul::{Ctx, Precision, Start, Weight, nn, nt, tn};
+use pocketune_kernels::{cross_entropy, elementwise};
 
 use super::{Batch, Cpu, NO_LABEL, Outcome};
 use crate::error::Result;
@@ -15,8 +16,54 @@ use crate::plan::{Loss, Machine};
 pub(super) struct Head<'a> {
     pub weight: WeightId,
     pub bias: Option<&'a [f32]>,
+    pub lora: Option<HeadAdapter<'a>>,
     pub loss: Loss,
     pub stream: bool,
+}
+
+/// The head's adapter.
+#[derive(Clone, Copy)]
+pub(super) struct HeadAdapter<'a> {
+    /// The first factor.
+    pub a: Weight<'a>,
+    /// The second, `[rank, vocab]`.
+    pub b: &'a [f32],
+    pub scale: f32,
+}
+
+/// What the adapter works with: pieces of the second factor and of its gradient, and the low-rank values of a piece of rows and their
+/// gradients. All in f32, where a sum in pieces has the bits of the whole.
+struct Work<'a> {
+    piece: &'a mut [f32],
+    grad: &'a mut [f32],
+    h: &'a mut [f32],
+    gh: &'a mut [f32],
+}
+
+impl<'a> Work<'a> {
+    /// Cut from the front of `work`, and the rest.
+    fn cut(work: &'a mut [f32], rank: usize, loss: Loss) -> (Self, &'a mut [f32]) {
+        let (piece, work) = work.split_at_mut(rank * loss.vocab);
+        let (grad, work) = work.split_at_mut(rank * loss.vocab);
+        let (h, work) = work.split_at_mut(rank * loss.rows);
+        let (gh, work) = work.split_at_mut(rank * loss.rows);
+        (Self { piece, grad, h, gh }, work)
+    }
+}
+
+/// The columns `piece` of a matrix with `rank` rows, one row after another.
+fn columns(matrix: &[f32], rank: usize, piece: &Range<usize>, to: &mut [f32]) {
+    for (row, to) in matrix.chunks_exact(matrix.len() / rank).zip(to.chunks_exact_mut(piece.len())) {
+        to.copy_from_slice(&row[piece.clone()]);
+    }
+}
+
+/// The way back.
+fn put_columns(from: &[f32], rank: usize, piece: &Range<usize>, matrix: &mut [f32]) {
+    let width = matrix.len() / rank;
+    for (row, from) in matrix.chunks_exact_mut(width).zip(from.chunks_exact(piece.len())) {
+        row[piece.clone()].copy_from_slice(from);
+    }
 }
 
 impl<'a> Head<'a> {
@@ -38,6 +85,7 @@ impl Cpu {
         head: Head,
         x: &[f32],
         mut gx: Option<&mut [f32]>,
+        mut grads: Option<[&mut [f32]; 2]>,
         work: &mut [f32],
         batch: Batch,
     ) -> Result<Outcome> {
@@ -46,8 +94,11 @@ impl Cpu {
         let (gathered, work) = work.split_at_mut(rows * c);
         let (gradients, work) = work.split_at_mut(rows * c);
         let (logits, work) = work.split_at_mut(rows * if head.loss.retain { vocab } else { head.loss.vocab });
-        let (numbers, scratch) = work.split_at_mut(5 * rows);
+        let (numbers, work) = work.split_at_mut(5 * rows);
+        let rank = head.lora.map_or(0, |lora| lora.a.rows);
+        let (mut low, scratch) = Work::cut(work, rank, head.loss);
         let Machine { isa, precision, .. } = self.machine;
+        let pool = &self.pool;
         let scale = 1.0 / batch.targets.max(1) as f32;
         let mut outcome = Outcome::default();
         if let Some(gx) = gx.as_deref_mut() {
@@ -75,17 +126,33 @@ impl Cpu {
             let mut part = || parts.next().expect("four numbers a row beside the label");
             let mut state = cross_entropy::State { top: part(), total: part(), label: part(), best: part() };
             state.clear();
-            let mut ctx = Ctx { pool: &self.pool, isa, precision, scratch };
             let pieces = (0..vocab).step_by(head.loss.vocab).map(|first| first..(first + head.loss.vocab).min(vocab));
             let place = |piece: &Range<usize>| {
                 let start = if head.loss.retain { count * piece.start } else { 0 };
                 start..start + count * piece.len()
             };
+            if let Some(lora) = head.lora {
+                let h = &mut low.h[..count * rank];
+                let mut thin = Ctx { pool, isa, precision: Precision::F32, scratch: &mut *scratch };
+                nt(&mut thin, lora.a, gathered, count, h, Start::Zero, None);
+                elementwise::scale(pool, h, lora.scale);
+            }
+            let make = |low: &mut Work, scratch: &mut [f32], piece: &Range<usize>, logits: &mut [f32]| {
+                let mut ctx = Ctx { pool, isa, precision, scratch: &mut *scratch };
+                nt(&mut ctx, matrix.part(piece.clone()), gathered, count, logits, head.start(piece), None);
+                if let Some(lora) = head.lora {
+                    let b = &mut low.piece[..rank * piece.len()];
+                    columns(lora.b, rank, piece, b);
+                    let mut thin = Ctx { pool, isa, precision: Precision::F32, scratch };
+                    let factor = Weight::f32(rank, piece.len(), b);
+                    nn(&mut thin, factor, &low.h[..count * rank], count, logits, Start::Output, None);
+                }
+            };
             for piece in pieces.clone() {
                 self.unless_stopping()?;
                 let logits = &mut logits[place(&piece)];
-                nt(&mut ctx, matrix.part(piece.clone()), gathered, count, logits, head.start(&piece), None);
-                cross_entropy::take_in(isa, &self.pool, logits, piece.start, labels, &mut state);
+                make(&mut low, scratch, &piece, logits);
+                cross_entropy::take_in(isa, pool, logits, piece.start, labels, &mut state);
                 if head.stream {
                     self.weights.release_rows(head.weight, piece);
                 }
@@ -95,22 +162,53 @@ impl Cpu {
                 outcome.hits += usize::from(state.hit(row, label));
             }
             outcome.targets += count;
-            let Some(gx) = gx.as_deref_mut() else { continue };
+            if gx.is_none() && grads.is_none() {
+                continue;
+            }
             let gradients = &mut gradients[..count * c];
             for piece in pieces {
                 self.unless_stopping()?;
-                let (logits, part) = (&mut logits[place(&piece)], matrix.part(piece.clone()));
+                let logits = &mut logits[place(&piece)];
                 if !head.loss.retain {
-                    nt(&mut ctx, part, gathered, count, logits, head.start(&piece), None);
+                    make(&mut low, scratch, &piece, logits);
                 }
-                cross_entropy::gradient(isa, &self.pool, logits, piece.start, labels, &state, scale);
+                cross_entropy::gradient(isa, pool, logits, piece.start, labels, &state, scale);
                 self.unless_stopping()?;
                 let start = if piece.start == 0 { Start::Zero } else { Start::Output };
-                nn(&mut ctx, part, logits, count, gradients, start, None);
+                if gx.is_some() {
+                    let mut ctx = Ctx { pool, isa, precision, scratch: &mut *scratch };
+                    nn(&mut ctx, matrix.part(piece.clone()), logits, count, gradients, start, None);
+                }
+                if let Some(lora) = head.lora {
+                    let mut thin = Ctx { pool, isa, precision: Precision::F32, scratch: &mut *scratch };
+                    let b = &mut low.piece[..rank * piece.len()];
+                    columns(lora.b, rank, &piece, b);
+                    let factor = Weight::f32(rank, piece.len(), b);
+                    nt(&mut thin, factor, logits, count, &mut low.gh[..count * rank], start, None);
+                    if let Some([_, gb]) = &mut grads {
+                        let grad = &mut low.grad[..rank * piece.len()];
+                        columns(gb, rank, &piece, grad);
+                        let h = &low.h[..count * rank];
+                        tn(&mut thin, h, logits, count, rank, piece.len(), grad, Start::Output);
+                        put_columns(grad, rank, &piece, gb);
+                    }
+                }
                 if head.stream {
                     self.weights.release_rows(head.weight, piece);
                 }
             }
+            if let Some(lora) = head.lora {
+                let gh = &mut low.gh[..count * rank];
+                elementwise::scale(pool, gh, lora.scale);
+                let mut thin = Ctx { pool, isa, precision: Precision::F32, scratch: &mut *scratch };
+                if let Some([ga, _]) = &mut grads {
+                    tn(&mut thin, gh, gathered, count, rank, c, ga, Start::Output);
+                }
+                if gx.is_some() {
+                    nn(&mut thin, lora.a, gh, count, gradients, Start::Output, None);
+                }
+            }
+            let Some(gx) = gx.as_deref_mut() else { continue };
             let labelled = (first_row..next).filter(|&row| batch.labels[row] != NO_LABEL);
             for (row, gradient) in labelled.zip(gradients.chunks_exact(c)) {
                 gx[row * c..][..c].copy_from_slice(gradient);

@@ -6,7 +6,7 @@ use pocketune_kernels::{elementwise, update};
 use super::Cpu;
 use super::state::failed;
 use crate::error::Result;
-use crate::graph::ParamId;
+use crate::graph::{Graph, ParamId};
 use crate::plan::States;
 
 /// How gradients are applied.
@@ -21,6 +21,15 @@ pub enum Rule {
 }
 
 impl Rule {
+    /// The same with `times` the learning rate.
+    fn quicker(self, times: f32) -> Self {
+        match self {
+            Rule::AdamW(rule) => Rule::AdamW(AdamW { lr: rule.lr * times, ..rule }),
+            Rule::AdamW8bit(rule) => Rule::AdamW8bit(AdamW { lr: rule.lr * times, ..rule }),
+            Rule::Sgd(rule) => Rule::Sgd(Sgd { lr: rule.lr * times, ..rule }),
+        }
+    }
+
     /// What it remembers of every matrix.
     pub const fn states(&self) -> States {
         match self {
@@ -32,6 +41,12 @@ impl Rule {
 }
 
 impl Cpu {
+    /// From now on all but first factors are trained with `times` the learning rate (LoRA+).
+    pub fn quicken(&mut self, graph: &Graph, times: f32) {
+        let first = |id: usize| graph.modules[self.modules[id]].a == ParamId(id);
+        self.quicker = (0..self.ranks.len()).map(|id| if first(id) { 1.0 } else { times }).collect();
+    }
+
     /// How many gradients were not applied since the last call, because they are not finite.
     pub fn refused(&mut self) -> usize {
         std::mem::take(&mut self.refused)
@@ -98,6 +113,7 @@ impl Cpu {
             self.refused += 1;
             return Ok(());
         }
+        self.known[self.modules[param.0]] = false;
         let isa = self.machine.isa;
         // SAFETY: the layout keeps a matrix, its states and all gradients apart.
         let matrix = unsafe { self.arena.write(self.layout.param(param).range()) };
@@ -110,7 +126,7 @@ impl Cpu {
             // SAFETY: as above.
             _ => self.layout.states.get(param.0).map_or(&mut [][..], |span| unsafe { self.arena.write(span.range()) }),
         };
-        match rule {
+        match rule.quicker(self.quicker[param.0]) {
             Rule::Sgd(rule) => update::sgd(isa, &self.pool, rule, matrix, grad),
             Rule::AdamW(rule) => {
                 let (m, v) = state.split_at_mut(grad.len());

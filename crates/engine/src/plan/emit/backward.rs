@@ -3,7 +3,7 @@
 use super::Emitter;
 use crate::graph::{Node, Op, ParamId, ValueId, WeightId};
 use crate::plan::Mode;
-use crate::plan::program::{Buf, Grad, Instr, Kind, LoraUp};
+use crate::plan::{Buf, Grad, Instr, Kind, LoraUp};
 
 impl Emitter<'_> {
     /// The derivative of one node, if a gradient has reached its output.
@@ -15,6 +15,11 @@ impl Emitter<'_> {
         }
         let input = |i: usize| node.inputs[i];
         match &node.op {
+            Op::Embed { lora: Some(lora), .. } => {
+                let (scratch, grads) = (self.scratch(self.embedding(*lora)), [lora.a, lora.b].map(|id| self.grad(id)));
+                self.instrs.push(Instr::EmbedBackward { lora: *lora, g, grads, scratch });
+                [lora.a, lora.b].into_iter().zip(grads).for_each(|(param, grad)| self.update(param, grad));
+            }
             Op::Embed { .. } | Op::CrossEntropy { .. } => {}
             Op::Norm(norm) => {
                 let x = self.at(input(0));
@@ -23,6 +28,17 @@ impl Emitter<'_> {
                 }
             }
             Op::LoraDown { a, .. } => self.lora_down(*a, input(0), g),
+            Op::Dropout { share, stream } => {
+                if let Some(gx) = self.target(input(0)) {
+                    self.instrs.push(Instr::DropoutBackward { share: *share, stream: *stream, g, gx });
+                }
+            }
+            Op::Magnitude { module, m, .. } => {
+                let (z, gm) = (self.at(input(0)), self.grad(*m));
+                let gz = self.target(input(0)).expect("what a magnitude scales is trained too");
+                self.instrs.push(Instr::MagnitudeBackward { module: *module, m: *m, z, g, gz, gm });
+                self.update(*m, gm);
+            }
             Op::Linear { weight, lora, .. } => self.linear(node, *weight, *lora, g),
             Op::Rope { table, d, pairs } => {
                 self.instrs.push(Instr::Rope { table: *table, d: *d, pairs: *pairs, x: g, inverse: true });
@@ -60,16 +76,16 @@ impl Emitter<'_> {
         let mut scratch = 0;
         let lora = lora.map(|(b, scale)| {
             let h = node.inputs[1];
-            let Op::LoraDown { a, .. } = self.node(self.producers[h.0]).op else {
-                unreachable!("h comes from LoraDown")
-            };
+            let down = self.node(self.producers[h.0]);
+            let Op::LoraDown { a, .. } = down.op else { unreachable!("h comes from LoraDown") };
+            let a = (down.inputs[0] == node.inputs[0]).then_some(a);
             scratch = self.nt_f32(b).max(self.tn(b));
             let gh = self.value_buffer(h, Kind::Work);
             self.set_grad(h, gh);
             LoraUp { a, b, scale, h: self.at(h), gh, gb: self.grad(b) }
         });
         if gx.is_some() {
-            scratch = scratch.max(self.nn(weight, lora.map(|lora| lora.a)));
+            scratch = scratch.max(self.nn(weight, lora.and_then(|lora| lora.a)));
         }
         let scratch = self.scratch(scratch);
         self.instrs.push(Instr::LinearBackward { weight, g, gx, lora, scratch });
@@ -78,15 +94,18 @@ impl Emitter<'_> {
         }
     }
 
-    /// The gradient of A. That of the input went with the linear's: both read the same input.
+    /// The gradient of A. That of the input went with the linear's where both read the same one.
     fn lora_down(&mut self, a: ParamId, x: ValueId, gh: Buf) {
         let ga = self.grad(a);
-        let (scratch, x) = (self.scratch(self.tn(a)), self.at(x));
-        self.instrs.push(Instr::LoraDownBackward { a, x, gh, ga, scratch });
+        let apart = matches!(self.node(self.producers[x.0]).op, Op::Dropout { .. });
+        let gx = if apart { self.target(x) } else { None };
+        let room = if gx.is_some() { self.tn(a).max(self.nn_f32(a)) } else { self.tn(a) };
+        let (scratch, x) = (self.scratch(room), self.at(x));
+        self.instrs.push(Instr::LoraDownBackward { a, x, gh, gx, ga, scratch });
         self.update(a, ga);
     }
 
-    fn grad(&mut self, param: ParamId) -> Grad {
+    pub(super) fn grad(&mut self, param: ParamId) -> Grad {
         match self.request.mode {
             Mode::TrainAndUpdate => {
                 let len = self.request.graph.params[param.0].len();
@@ -97,7 +116,7 @@ impl Emitter<'_> {
     }
 
     /// Applies a gradient when it is complete: at once, or after the last piece.
-    fn update(&mut self, param: ParamId, grad: Grad) {
+    pub(super) fn update(&mut self, param: ParamId, grad: Grad) {
         let Grad::Once(grad) = grad else { return };
         let len = self.request.graph.params[param.0].len();
         let paged = self.request.policy.page_optimizer && self.request.states.any();

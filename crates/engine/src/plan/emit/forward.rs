@@ -1,9 +1,11 @@
 //! The forward instruction of every operation.
 
+use pocketune_kernels::dora;
+
 use super::{Emitter, scratch};
-use crate::graph::{Op, ParamId, ValueId, VectorId, WeightId};
+use crate::graph::{Factors, Op, ParamId, ValueId, VectorId, WeightId};
 use crate::plan::Mode;
-use crate::plan::program::{Buf, Instr, Kind, LoraAdd};
+use crate::plan::{Buf, Instr, Kind, LoraAdd};
 
 impl Emitter<'_> {
     /// Makes sure that `value` is in memory, by the nodes of the open stage.
@@ -28,16 +30,28 @@ impl Emitter<'_> {
         let node = self.node(at);
         let input = |i: usize| node.inputs[i];
         let instr = match &node.op {
-            Op::Embed { weight, scale, added } => {
-                Instr::Embed { weight: *weight, scale: *scale, added: *added, out: self.define(node.outputs[0]) }
+            Op::Embed { weight, scale, added, lora } => {
+                let scratch = lora.map(|lora| self.scratch(self.embedding(lora)));
+                let (added, lora) = (*added, *lora);
+                let out = self.define(node.outputs[0]);
+                Instr::Embed { weight: *weight, scale: *scale, added, lora, out, scratch }
             }
             Op::Norm(norm) => Instr::Norm { norm: *norm, x: self.at(input(0)), out: self.define(node.outputs[0]) },
+            Op::Dropout { .. } if !self.trains() => {
+                // Nothing is dropped: the input itself.
+                self.live[node.outputs[0].0] = Some(self.at(input(0)));
+                return;
+            }
+            Op::Dropout { share, stream } => {
+                let x = self.at(input(0));
+                Instr::Dropout { share: *share, stream: *stream, x, out: self.define(node.outputs[0]) }
+            }
             Op::LoraDown { a, scale } => {
                 let scratch = self.scratch(self.nt_f32(*a));
                 Instr::LoraDown { a: *a, scale: *scale, x: self.at(input(0)), h: self.define(node.outputs[0]), scratch }
             }
             Op::Linear { weight, bias, lora } => {
-                let made = lora.and_then(|_| self.just_made(self.at(input(1))));
+                let made = lora.and_then(|_| self.just_made(self.at(input(0)), self.at(input(1))));
                 let lora = lora.map(|(b, _)| LoraAdd { b, h: self.at(input(1)), down: made.map(|made| made.0) });
                 let needed = self.nt(*weight, lora.map(|lora| lora.b));
                 let scratch = match made {
@@ -50,6 +64,15 @@ impl Emitter<'_> {
                 }
                 let out = self.define(node.outputs[0]);
                 Instr::Linear { weight: *weight, bias: *bias, lora, x: self.at(input(0)), out, scratch }
+            }
+            Op::Magnitude { module, weight, bias, scale, m } => {
+                let (module, weight, scale) = (*module, *weight, *scale);
+                if !self.backwards {
+                    let (decl, cols) = (&self.request.graph.modules[module], self.request.graph.weights[weight.0].cols);
+                    let scratch = self.scratch(dora::lengths_scratch(cols, self.request.machine.threads));
+                    self.instrs.push(Instr::Lengths { module, weight, a: decl.a, b: decl.b, scale, scratch });
+                }
+                Instr::Magnitude { module, m: *m, bias: *bias, z: self.at(input(0)), out: self.define(node.outputs[0]) }
             }
             Op::Rope { table, d, pairs } => {
                 let x = self.take_over(input(0), node.outputs[0]);
@@ -77,16 +100,26 @@ impl Emitter<'_> {
                 Instr::Activation { act: *act, x: self.at(input(0)), out: Some(self.define(node.outputs[0])) }
             }
             Op::Add => Instr::Add { from: self.at(input(0)), to: self.take_over(input(1), node.outputs[0]) },
-            Op::CrossEntropy { weight, bias } => self.head(*weight, *bias, input(0)),
+            Op::CrossEntropy { weight, bias, lora } => self.head(*weight, *bias, *lora, input(0)),
+        };
+        let updates = match instr {
+            Instr::CrossEntropy { lora: Some(lora), grads: Some(grads), .. } => [lora.a, lora.b].into_iter().zip(grads),
+            _ => {
+                self.instrs.push(instr);
+                return;
+            }
         };
         self.instrs.push(instr);
+        updates.for_each(|(param, grad)| self.update(param, grad));
     }
 
-    /// The adapter's factor and scale and the scratch memory, if the last instruction made `h`: it is taken back, since the linear
+    /// The adapter's factor and scale and the scratch memory, if the last instruction made `h` of `x`: it is taken back, since the linear
     /// makes `h` on the way.
-    fn just_made(&mut self, h: Buf) -> Option<((ParamId, f32), Buf)> {
+    fn just_made(&mut self, x: Buf, h: Buf) -> Option<((ParamId, f32), Buf)> {
         let made = match self.instrs.last() {
-            Some(&Instr::LoraDown { a, scale, h: made, scratch, .. }) if made == h => ((a, scale), scratch),
+            Some(&Instr::LoraDown { a, scale, x: of, h: made, scratch }) if made == h && of == x => {
+                ((a, scale), scratch)
+            }
             _ => return None,
         };
         self.instrs.pop();
@@ -114,22 +147,23 @@ impl Emitter<'_> {
     }
 
     /// The loss, with the gradient of its input when training; or the last token's logits.
-    fn head(&mut self, weight: WeightId, bias: Option<VectorId>, x: ValueId) -> Instr {
+    fn head(&mut self, weight: WeightId, bias: Option<VectorId>, lora: Option<Factors>, x: ValueId) -> Instr {
         let decl = &self.request.graph.weights[weight.0];
         if let Mode::Generate { .. } = self.request.mode {
             let out = self.buffer("logits", None, Kind::Loss, decl.rows, None);
             self.logits = Some(out);
-            let scratch = self.matvec();
-            return Instr::Logits { weight, bias, x: self.at(x), out, scratch: self.scratch(scratch) };
+            let scratch = self.matvec().max(lora.map_or(0, |lora| self.head_of_one(lora)));
+            return Instr::Logits { weight, bias, lora, x: self.at(x), out, scratch: self.scratch(scratch) };
         }
         let loss = scratch::clamped(self.request, weight, self.request.policy.loss);
-        let work = scratch::loss_work(self.request, weight, loss);
+        let work = scratch::loss_work(self.request, weight, lora, loss);
         let work = self.buffer("logits", None, Kind::Loss, work, None);
         let gx = self.needs[x.0].then(|| {
             let gx = self.value_buffer(x, Kind::Work);
             self.set_grad(x, gx);
             gx
         });
-        Instr::CrossEntropy { weight, bias, loss, x: self.at(x), gx, work }
+        let grads = lora.filter(|_| self.trains()).map(|lora| [lora.a, lora.b].map(|id| self.grad(id)));
+        Instr::CrossEntropy { weight, bias, lora, loss, x: self.at(x), gx, grads, work }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::Emitter;
 use crate::graph::{Op, Role, Stage, ValueId};
 use crate::plan::policy::Spill;
-use crate::plan::program::{Instr, Kind};
+use crate::plan::{Instr, Kind};
 
 const STAGES: [Stage; 3] = [Stage::Before, Stage::Attention, Stage::After];
 
@@ -77,9 +77,19 @@ impl Emitter<'_> {
 
     pub(super) fn backward(&mut self) {
         let graph = self.request.graph;
-        for at in (0..graph.nodes.len()).rev().filter(|&at| graph.nodes[at].block.is_none()) {
+        let outside = |at: &usize| graph.nodes[*at].block.is_none();
+        let is_embed = |at: &usize| matches!(graph.nodes[*at].op, Op::Embed { .. });
+        for at in (0..graph.nodes.len()).rev().filter(|at| outside(at) && !is_embed(at)) {
             self.differentiate(at);
         }
+        self.backward_all();
+        for at in (0..graph.nodes.len()).filter(is_embed) {
+            self.differentiate(at);
+        }
+    }
+
+    fn backward_all(&mut self) {
+        let graph = self.request.graph;
         let every = self.request.policy.every;
         let (first, blocks) = (self.first, graph.blocks);
         if every[0] <= 1 {

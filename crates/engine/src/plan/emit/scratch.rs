@@ -2,11 +2,11 @@
 
 use pocketune_kernels::BlockType;
 use pocketune_kernels::attention::{self, Heads};
-use pocketune_kernels::matmul::{self, Shape};
+use pocketune_kernels::matmul::{self, Precision, Shape};
 
 use super::Emitter;
-use crate::graph::{ParamId, WeightId};
-use crate::plan::{Loss, Mode, Request};
+use crate::graph::{Factors, ParamId, WeightId};
+use crate::plan::{Loss, Machine, Mode, Request};
 
 impl Emitter<'_> {
     pub(super) fn matvec(&self) -> usize {
@@ -76,11 +76,43 @@ pub(super) fn clamped(request: Request, weight: WeightId, loss: Loss) -> Loss {
     Loss { rows: loss.rows.clamp(1, request.tokens.max(1)), vocab: loss.vocab.clamp(1, vocab), ..loss }
 }
 
-/// The loss: rows gathered and their gradients, logits of one piece or of all, five numbers a row, and the products' own.
-pub(super) fn loss_work(request: Request, weight: WeightId, loss: Loss) -> usize {
+/// The loss: rows gathered and their gradients, logits of one piece or of all, five numbers a row, and the products' own. An adapter has
+/// a low-rank value and its gradient beside each row, and a piece of its second factor and of that one's gradient.
+pub(super) fn loss_work(request: Request, weight: WeightId, lora: Option<Factors>, loss: Loss) -> usize {
     let (decl, loss) = (&request.graph.weights[weight.0], clamped(request, weight, loss));
     let logits = if loss.retain { decl.rows } else { loss.vocab };
     let product =
         nt_part(request, weight, loss.vocab, loss.rows, 0).max(nn_part(request, weight, loss.vocab, loss.rows, 0));
-    loss.rows * (2 * decl.cols + logits + 5) + product
+    let (adapter, thin) = match lora {
+        None => (0, 0),
+        Some(lora) => {
+            let rank = request.graph.params[lora.a.0].rank;
+            let wide = thin(request, rank, loss.vocab, loss.rows).max(thin(request, rank, decl.cols, loss.rows));
+            (2 * rank * (loss.rows + loss.vocab), wide)
+        }
+    };
+    loss.rows * (2 * decl.cols + logits + 5) + adapter + product.max(thin)
+}
+
+/// All products of `n` rows with a factor of `[rank, cols]`, which at the ends of a model are in f32.
+fn thin(request: Request, rank: usize, cols: usize, n: usize) -> usize {
+    let Machine { threads, isa, .. } = request.machine;
+    let shape = Shape { ty: BlockType::F32, rows: rank, cols, n, rank: 0 };
+    let tn = matmul::tn_scratch(n, rank, cols, threads, isa, Precision::F32);
+    let nt = matmul::nt_scratch(shape, threads, isa, Precision::F32);
+    nt.max(matmul::nn_scratch(shape, threads, isa, Precision::F32)).max(tn)
+}
+
+impl Emitter<'_> {
+    /// The adapter of the embedding: low-rank values and their gradients of all rows, and its products' own.
+    pub(super) fn embedding(&self, lora: Factors) -> usize {
+        let (decl, n) = (self.request.graph.params[lora.b.0], self.request.tokens);
+        2 * decl.rank * n + thin(self.request, decl.rank, decl.cols, n)
+    }
+
+    /// The adapter of the head for one row.
+    pub(super) fn head_of_one(&self, lora: Factors) -> usize {
+        let [a, b] = [lora.a, lora.b].map(|id| self.request.graph.params[id.0]);
+        a.rank + thin(self.request, a.rank, a.cols, 1).max(thin(self.request, b.rank, b.cols, 1))
+    }
 }

@@ -6,7 +6,7 @@ use pocketune_kernels::{BlockType, Isa};
 use super::columns::alive;
 use super::*;
 use crate::families::{Config, shape};
-use crate::graph::{Layers, LoraSpec, Target};
+use crate::graph::LoraSpec;
 use crate::plan::{Machine, Mode, Rates, Setting, States, Surroundings};
 
 /// The fastest and the smallest plan of a small model, with gradients applied at once and summed.
@@ -22,7 +22,7 @@ fn plans() -> Vec<Plan> {
         windowed: vec![false; 3],
         ..shape("qwen2.5-0.5b").unwrap()
     };
-    let lora = LoraSpec { rank: 8, alpha: 16.0, targets: Target::ALL.to_vec(), layers: Layers::All };
+    let lora = LoraSpec::default();
     let graph = config.graph(Some(&lora)).unwrap();
     let types = vec![BlockType::Q4_0; graph.weights.len()];
     let setting = |mode| Setting {

@@ -1,0 +1,96 @@
+//! What can be typed about adapters: on what, of which rank, and of what kind.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use pocketune::graph::{Layers, LoraSpec, Patterns, Target};
+use pocketune::train::LoraChoice;
+
+use crate::Failure;
+
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Adapter")]
+pub struct LoraArgs {
+    /// Rank of the adapters [default: 8].
+    #[arg(long, alias = "lora-r")]
+    pub lora_rank: Option<usize>,
+    /// The change is scaled by alpha / rank [default: twice the rank].
+    #[arg(long, allow_hyphen_values = true)]
+    pub lora_alpha: Option<f32>,
+    /// Ranks of modules that have another, such as q_proj=4,layers.0.mlp.up_proj=16.
+    #[arg(long, value_name = "NAME=RANK,…", alias = "rank-pattern")]
+    pub lora_rank_pattern: Option<String>,
+    /// Alphas of modules that have another, likewise.
+    #[arg(long, value_name = "NAME=ALPHA,…", alias = "alpha-pattern")]
+    pub lora_alpha_pattern: Option<String>,
+    /// Scale the change by alpha / sqrt(rank) instead (rsLoRA).
+    #[arg(long, alias = "rslora")]
+    pub use_rslora: bool,
+    /// Plain LoRA, or DoRA: lengths and directions of a matrix's rows are trained apart.
+    #[arg(long, value_enum, default_value_t = FineTuneArg::Lora)]
+    pub fine_tune_type: FineTuneArg,
+    /// The share of an adapter's inputs that is dropped while it is trained.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, allow_hyphen_values = true)]
+    pub lora_dropout: f32,
+    /// Train the second factors with this many times the learning rate (LoRA+; its authors say 16).
+    #[arg(long, value_name = "RATIO", default_value_t = 1.0, alias = "loraplus-lr-ratio", allow_hyphen_values = true)]
+    pub lora_plus: f32,
+    /// Linears that get an adapter: all-linear, or names such as q_proj,v_proj or attn_q,attn_v [default: all-linear].
+    #[arg(long, aliases = ["lora-modules", "lora-target-modules"])]
+    pub lora_targets: Option<String>,
+    /// How many layers are trained, counted from the last; -1 for all [default: -1].
+    #[arg(long, allow_hyphen_values = true)]
+    pub num_layers: Option<i64>,
+    /// Start from this PEFT folder, with its rank, alpha and targets.
+    #[arg(long, value_name = "PEFT_DIR", conflicts_with_all = ["lora_rank", "lora_alpha", "lora_rank_pattern", "lora_alpha_pattern", "use_rslora", "fine_tune_type", "lora_dropout", "lora_targets", "num_layers"])]
+    pub init_adapter: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FineTuneArg {
+    Lora,
+    Dora,
+}
+
+impl LoraArgs {
+    /// What they mean.
+    pub fn choice(&self) -> Result<LoraChoice, Failure> {
+        if let Some(folder) = &self.init_adapter {
+            return Ok(LoraChoice::From(folder.clone()));
+        }
+        let rank = self.lora_rank.unwrap_or(8);
+        let layers = match self.num_layers.unwrap_or(-1) {
+            -1 => Layers::All,
+            last => Layers::Last(
+                usize::try_from(last)
+                    .map_err(|_| Failure(format!("--num-layers {last}: a number of layers, or -1 for all")))?,
+            ),
+        };
+        let targets = self.lora_targets.as_deref().unwrap_or("all-linear");
+        Ok(LoraChoice::New(LoraSpec {
+            rank,
+            alpha: self.lora_alpha.unwrap_or(2.0 * rank as f32),
+            targets: Target::parse_list(targets).map_err(Failure::new)?,
+            layers,
+            ranks: pattern("lora-rank-pattern", self.lora_rank_pattern.as_deref())?,
+            alphas: pattern("lora-alpha-pattern", self.lora_alpha_pattern.as_deref())?,
+            stabilized: self.use_rslora,
+            dora: self.fine_tune_type == FineTuneArg::Dora,
+            dropout: self.lora_dropout,
+        }))
+    }
+}
+
+/// Reads `NAME=NUMBER,…`.
+fn pattern<T: FromStr>(option: &str, text: Option<&str>) -> Result<Patterns<T>, Failure> {
+    let parts = text.into_iter().flat_map(|text| text.split(','));
+    let read = |part: &str| {
+        let (name, number) = part.split_once('=')?;
+        let name = name.trim();
+        (!name.is_empty()).then_some(())?;
+        Some((name.to_string(), number.trim().parse().ok()?))
+    };
+    let wanted = |part: &str| Failure(format!("--{option} {part}: not a name and a number, such as q_proj=4"));
+    parts.map(|part| read(part).ok_or_else(|| wanted(part))).collect::<Result<_, _>>().map(Patterns)
+}

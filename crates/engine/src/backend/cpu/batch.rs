@@ -1,0 +1,66 @@
+//! What a run of a program reads, and what it found.
+
+use pocketune_kernels::attention::Segment;
+use pocketune_kernels::dropout::Mask;
+use pocketune_kernels::philox::Philox;
+
+/// The label of a row that has none.
+pub const NO_LABEL: u32 = u32::MAX;
+
+/// The rows of one run: records one after another, without padding.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// Token of each row.
+    pub ids: &'a [u32],
+    /// Position of each row in its record.
+    pub positions: &'a [u32],
+    /// What each row should predict, or [`NO_LABEL`]. Unused when generating.
+    pub labels: &'a [u32],
+    /// Where the records lie.
+    pub segments: &'a [Segment],
+    /// What the summed loss is divided by in gradients: the targets of the whole step.
+    pub targets: usize,
+    /// Where its random numbers come from.
+    pub noise: Noise,
+}
+
+/// What the random numbers of a pass are a function of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Noise {
+    /// The seed of the run.
+    pub seed: u64,
+    /// The pass's own number.
+    pub pass: u64,
+}
+
+impl Noise {
+    /// The streams of random numbers that masks come from begin here; each pass has 2^16 of them.
+    const STREAM: u64 = 1 << 63;
+
+    pub(super) fn mask(self, stream: u64, share: f32) -> Mask {
+        Mask::new(Philox::new(self.seed, Self::STREAM | (self.pass << 16 & (Self::STREAM - 1)) | stream), share)
+    }
+}
+
+/// What a run found.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// Sum of the losses of all targets.
+    pub loss: f64,
+    /// Targets that were the most likely token.
+    pub hits: usize,
+    /// Number of targets.
+    pub targets: usize,
+}
+
+impl Outcome {
+    /// Mean loss of a target.
+    pub fn mean_loss(&self) -> f64 {
+        self.loss / self.targets.max(1) as f64
+    }
+
+    /// The share of targets that were the most likely token.
+    pub fn accuracy(&self) -> f64 {
+        self.hits as f64 / self.targets.max(1) as f64
+    }
+}

@@ -1,0 +1,418 @@
+//! The instructions of a program, each a call of a kernel, and the buffers that each reads and writes.
+
+use pocketune_kernels::activation::Act;
+use pocketune_kernels::attention::Heads;
+use pocketune_kernels::rope::Pairs;
+
+use super::{Buf, Loss};
+use crate::graph::{Added, Factors, Norm, ParamId, RopeId, VectorId, WeightId};
+
+/// How an instruction uses a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reads it.
+    Read,
+    /// Writes it, whatever was there.
+    Write,
+    /// Reads and writes it.
+    Update,
+}
+
+/// Where the gradient of a trainable matrix goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grad {
+    /// Into a buffer that lives until the update.
+    Once(Buf),
+    /// Added to what the step has summed so far.
+    Sum(ParamId),
+}
+
+/// One call of a kernel. `gx` pairs a buffer with whether the result is added to what it holds.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub enum Instr {
+    Embed {
+        weight: WeightId,
+        scale: f32,
+        added: Option<Added>,
+        lora: Option<Factors>,
+        out: Buf,
+        scratch: Option<Buf>,
+    },
+    EmbedBackward {
+        lora: Factors,
+        g: Buf,
+        grads: [Grad; 2],
+        scratch: Buf,
+    },
+    Norm {
+        norm: Norm,
+        x: Buf,
+        out: Buf,
+    },
+    NormBackward {
+        norm: Norm,
+        x: Buf,
+        g: Buf,
+        gx: (Buf, bool),
+    },
+    Dropout {
+        share: f32,
+        stream: u64,
+        x: Buf,
+        out: Buf,
+    },
+    DropoutBackward {
+        share: f32,
+        stream: u64,
+        g: Buf,
+        gx: (Buf, bool),
+    },
+    LoraDown {
+        a: ParamId,
+        scale: f32,
+        x: Buf,
+        h: Buf,
+        scratch: Buf,
+    },
+    /// With `gx` where the linear reads another input than its adapter.
+    LoraDownBackward {
+        a: ParamId,
+        x: Buf,
+        gh: Buf,
+        gx: Option<(Buf, bool)>,
+        ga: Grad,
+        scratch: Buf,
+    },
+    Linear {
+        weight: WeightId,
+        bias: Option<VectorId>,
+        lora: Option<LoraAdd>,
+        x: Buf,
+        out: Buf,
+        scratch: Buf,
+    },
+    LinearBackward {
+        weight: WeightId,
+        g: Buf,
+        gx: Option<(Buf, bool)>,
+        lora: Option<LoraUp>,
+        scratch: Buf,
+    },
+    /// The lengths of an adapted matrix's rows, unless they are known: nothing changed them since.
+    Lengths {
+        module: usize,
+        weight: WeightId,
+        a: ParamId,
+        b: ParamId,
+        scale: f32,
+        scratch: Buf,
+    },
+    Magnitude {
+        module: usize,
+        m: ParamId,
+        bias: Option<VectorId>,
+        z: Buf,
+        out: Buf,
+    },
+    MagnitudeBackward {
+        module: usize,
+        m: ParamId,
+        z: Buf,
+        g: Buf,
+        gz: (Buf, bool),
+        gm: Grad,
+    },
+    Rope {
+        table: RopeId,
+        d: usize,
+        pairs: Pairs,
+        x: Buf,
+        inverse: bool,
+    },
+    Attention {
+        heads: Heads,
+        q: Buf,
+        k: Buf,
+        v: Buf,
+        out: Buf,
+        lse: Buf,
+        scratch: Buf,
+    },
+    /// Attention over the block's cache, to which k and v are appended first.
+    CachedAttention {
+        block: usize,
+        heads: Heads,
+        q: Buf,
+        k: Buf,
+        v: Buf,
+        out: Buf,
+        lse: Buf,
+        scratch: Buf,
+    },
+    AttentionBackward {
+        heads: Heads,
+        read: [Buf; 6],
+        write: [Buf; 3],
+        scratch: Buf,
+    },
+    Gated {
+        act: Act,
+        gate: Buf,
+        up: Buf,
+        out: Buf,
+    },
+    /// The gradients take the place of gate and up.
+    GatedBackward {
+        act: Act,
+        gate: Buf,
+        up: Buf,
+        g: Buf,
+    },
+    /// In place where there is no `out`.
+    Activation {
+        act: Act,
+        x: Buf,
+        out: Option<Buf>,
+    },
+    /// The gradient takes the place of `x`.
+    ActivationBackward {
+        act: Act,
+        x: Buf,
+        g: Buf,
+    },
+    /// `to += from`.
+    Add {
+        from: Buf,
+        to: Buf,
+    },
+    Copy {
+        from: Buf,
+        to: Buf,
+    },
+    CrossEntropy {
+        weight: WeightId,
+        bias: Option<VectorId>,
+        lora: Option<Factors>,
+        loss: Loss,
+        x: Buf,
+        gx: Option<Buf>,
+        grads: Option<[Grad; 2]>,
+        work: Buf,
+    },
+    /// Logits of the last token.
+    Logits {
+        weight: WeightId,
+        bias: Option<VectorId>,
+        lora: Option<Factors>,
+        x: Buf,
+        out: Buf,
+        scratch: Buf,
+    },
+    /// Applies a gradient; `state` is room for an optimizer state that waits on disk.
+    Update {
+        param: ParamId,
+        grad: Buf,
+        state: Option<Buf>,
+    },
+    /// Begins to write a value to the spill file, at a float offset.
+    Spill {
+        from: Buf,
+        at: usize,
+    },
+    /// Waits until the value is written; its buffer ends here.
+    Spilled {
+        from: Buf,
+    },
+    /// Begins to read a value back.
+    Fetch {
+        to: Buf,
+        at: usize,
+    },
+    /// Waits until the value is there.
+    Fetched {
+        to: Buf,
+    },
+}
+
+/// What an adapter adds to a linear: `h B`. Where `down` names A and a scale, `h` is made on the way: `scale x Aᵀ`.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct LoraAdd {
+    pub b: ParamId,
+    pub h: Buf,
+    pub down: Option<(ParamId, f32)>,
+}
+
+/// The adapter's part of a linear's backward pass: `gB = hᵀ g`, `gh = scale g B`, and, where both read the same input, `gh A` is added to its
+/// gradient.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct LoraUp {
+    pub a: Option<ParamId>,
+    pub b: ParamId,
+    pub scale: f32,
+    pub h: Buf,
+    pub gh: Buf,
+    pub gb: Grad,
+}
+
+impl Instr {
+    /// The frozen matrix it reads.
+    pub const fn weight(&self) -> Option<WeightId> {
+        match self {
+            Instr::Embed { weight, .. }
+            | Instr::Linear { weight, .. }
+            | Instr::LinearBackward { weight, gx: Some(_), .. }
+            | Instr::Lengths { weight, .. }
+            | Instr::CrossEntropy { weight, .. }
+            | Instr::Logits { weight, .. } => Some(*weight),
+            _ => None,
+        }
+    }
+
+    /// Calls `see` for every buffer the instruction uses.
+    pub fn buffers(&self, see: &mut dyn FnMut(Buf, Access)) {
+        use Access::{Read, Update, Write};
+        let target =
+            |see: &mut dyn FnMut(Buf, Access), (buf, add): (Buf, bool)| see(buf, if add { Update } else { Write });
+        let grad = |see: &mut dyn FnMut(Buf, Access), grad: Grad| {
+            if let Grad::Once(buf) = grad {
+                see(buf, Write);
+            }
+        };
+        match *self {
+            Instr::Embed { out, scratch, .. } => {
+                see(out, Write);
+                scratch.into_iter().for_each(|scratch| see(scratch, Write));
+            }
+            Instr::EmbedBackward { g, grads, scratch, .. } => {
+                see(g, Read);
+                grads.into_iter().for_each(|of| grad(see, of));
+                see(scratch, Write);
+            }
+            Instr::Norm { x, out, .. } => {
+                see(x, Read);
+                see(out, Write);
+            }
+            Instr::NormBackward { x, g, gx, .. } => {
+                see(x, Read);
+                see(g, Read);
+                target(see, gx);
+            }
+            Instr::LoraDown { x, h, scratch, .. } => {
+                see(x, Read);
+                see(h, Write);
+                see(scratch, Write);
+            }
+            Instr::Dropout { x, out, .. } => {
+                see(x, Read);
+                see(out, Write);
+            }
+            Instr::DropoutBackward { g, gx, .. } => {
+                see(g, Read);
+                target(see, gx);
+            }
+            Instr::Lengths { scratch, .. } => see(scratch, Write),
+            Instr::Magnitude { z, out, .. } => {
+                see(z, Read);
+                see(out, Write);
+            }
+            Instr::MagnitudeBackward { z, g, gz, gm, .. } => {
+                see(z, Read);
+                see(g, Read);
+                target(see, gz);
+                grad(see, gm);
+            }
+            Instr::LoraDownBackward { x, gh, gx, ga, scratch, .. } => {
+                see(x, Read);
+                see(gh, Read);
+                if let Some(gx) = gx {
+                    target(see, gx);
+                }
+                grad(see, ga);
+                see(scratch, Write);
+            }
+            Instr::Linear { lora, x, out, scratch, .. } => {
+                see(x, Read);
+                if let Some(LoraAdd { h, down, .. }) = lora {
+                    see(h, if down.is_some() { Write } else { Read });
+                }
+                see(out, Write);
+                see(scratch, Write);
+            }
+            Instr::LinearBackward { g, gx, lora, scratch, .. } => {
+                see(g, Read);
+                if let Some(gx) = gx {
+                    target(see, gx);
+                }
+                if let Some(lora) = lora {
+                    see(lora.h, Read);
+                    see(lora.gh, Write);
+                    grad(see, lora.gb);
+                }
+                see(scratch, Write);
+            }
+            Instr::Rope { x, .. } => see(x, Update),
+            Instr::Attention { q, k, v, out, lse, scratch, .. }
+            | Instr::CachedAttention { q, k, v, out, lse, scratch, .. } => {
+                [q, k, v].into_iter().for_each(|buf| see(buf, Read));
+                [out, lse, scratch].into_iter().for_each(|buf| see(buf, Write));
+            }
+            Instr::AttentionBackward { read, write, scratch, .. } => {
+                read.into_iter().for_each(|buf| see(buf, Read));
+                write.into_iter().chain([scratch]).for_each(|buf| see(buf, Write));
+            }
+            Instr::Gated { gate, up, out, .. } => {
+                see(gate, Read);
+                see(up, Read);
+                see(out, Write);
+            }
+            Instr::GatedBackward { gate, up, g, .. } => {
+                see(gate, Update);
+                see(up, Update);
+                see(g, Read);
+            }
+            Instr::Activation { x, out, .. } => {
+                see(x, if out.is_some() { Read } else { Update });
+                if let Some(out) = out {
+                    see(out, Write);
+                }
+            }
+            Instr::ActivationBackward { x, g, .. } => {
+                see(x, Update);
+                see(g, Read);
+            }
+            Instr::Add { from, to } => {
+                see(from, Read);
+                see(to, Update);
+            }
+            Instr::Copy { from, to } => {
+                see(from, Read);
+                see(to, Write);
+            }
+            Instr::CrossEntropy { x, gx, grads, work, .. } => {
+                see(x, Read);
+                if let Some(gx) = gx {
+                    see(gx, Write);
+                }
+                grads.into_iter().flatten().for_each(|of| grad(see, of));
+                see(work, Write);
+            }
+            Instr::Logits { x, out, scratch, .. } => {
+                see(x, Read);
+                see(out, Write);
+                see(scratch, Write);
+            }
+            Instr::Update { grad, state, .. } => {
+                see(grad, Read);
+                if let Some(state) = state {
+                    see(state, Write);
+                }
+            }
+            Instr::Spill { from, .. } | Instr::Spilled { from } => see(from, Read),
+            Instr::Fetch { to, .. } => see(to, Write),
+            Instr::Fetched { to } => see(to, Update),
+        }
+    }
+}
