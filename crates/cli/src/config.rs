@@ -28,7 +28,7 @@ pub fn expand(command: &Command, typed: &ArgMatches, words: &[OsString]) -> Resu
     let fault = |reason: String| Failure(format!("{}: {reason}", path.display()));
     let at = words.iter().position(|word| word == OsStr::new(name)).map_or(words.len(), |at| at + 1);
     let mut all = words[..at].to_vec();
-    for entry in yaml::parse(&read(path)?).map_err(fault)? {
+    for entry in as_options(yaml::parse(&read(path)?).map_err(fault)?) {
         let arg = find(command, &entry.key).map_err(|reason| fault(format!("line {}: {reason}", entry.line)))?;
         if matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine) || entry.values.is_empty() {
             continue;
@@ -37,6 +37,29 @@ pub fn expand(command: &Command, typed: &ArgMatches, words: &[OsString]) -> Resu
     }
     all.extend_from_slice(&words[at..]);
     Ok(Some(all))
+}
+
+/// mlx-lm keeps what it says of adapters inside `lora_parameters`, with the scale itself in place of alpha.
+fn as_options(mut entries: Vec<yaml::Entry>) -> Vec<yaml::Entry> {
+    let rank = entries.iter().find(|entry| matches!(&*entry.key, "lora_parameters.rank" | "lora_rank" | "lora_r"));
+    let rank = rank.and_then(|entry| entry.values.first()?.parse::<f64>().ok()).unwrap_or(8.0);
+    for entry in &mut entries {
+        let name = match entry.key.strip_prefix("lora_parameters.") {
+            Some("rank") => "lora_rank",
+            Some("alpha") => "lora_alpha",
+            Some("dropout") => "lora_dropout",
+            Some("keys") => "lora_targets",
+            Some("scale") => {
+                for value in &mut entry.values {
+                    *value = value.parse::<f64>().map_or(value.clone(), |scale| (scale * rank).to_string());
+                }
+                "lora_alpha"
+            }
+            _ => continue,
+        };
+        entry.key = name.into();
+    }
+    entries
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
@@ -133,6 +156,8 @@ fn resolved(id: &str, options: &TrainOptions) -> Option<String> {
         "weight_decay" => options.weight_decay.unwrap_or(options.optimizer.default_decay()).to_string(),
         "lora_rank" => lora?.rank.to_string(),
         "lora_alpha" => lora?.alpha.to_string(),
+        "lora_dropout" => lora?.dropout.to_string(),
+        "fine_tune_type" if lora.is_some() => "lora".into(),
         "lora_targets" if lora.is_some() => "all-linear".into(),
         "num_layers" if lora.is_some() => "-1".into(),
         _ => return None,

@@ -27,12 +27,12 @@ pub struct LoraArgs {
     /// Scale the change by alpha / sqrt(rank) instead (rsLoRA).
     #[arg(long, alias = "rslora")]
     pub use_rslora: bool,
-    /// Plain LoRA, or DoRA: lengths and directions of a matrix's rows are trained apart.
-    #[arg(long, value_enum, default_value_t = FineTuneArg::Lora)]
-    pub fine_tune_type: FineTuneArg,
-    /// The share of an adapter's inputs that is dropped while it is trained.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0, allow_hyphen_values = true)]
-    pub lora_dropout: f32,
+    /// Plain LoRA, or DoRA: lengths and directions of a matrix's rows are trained apart [default: lora].
+    #[arg(long, value_enum)]
+    pub fine_tune_type: Option<FineTuneArg>,
+    /// The share of an adapter's inputs that is dropped while it is trained [default: 0].
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
+    pub lora_dropout: Option<f32>,
     /// Train the second factors with this many times the learning rate (LoRA+; its authors say 16).
     #[arg(long, value_name = "RATIO", default_value_t = 1.0, alias = "loraplus-lr-ratio", allow_hyphen_values = true)]
     pub lora_plus: f32,
@@ -76,8 +76,8 @@ impl LoraArgs {
             ranks: pattern("lora-rank-pattern", self.lora_rank_pattern.as_deref())?,
             alphas: pattern("lora-alpha-pattern", self.lora_alpha_pattern.as_deref())?,
             stabilized: self.use_rslora,
-            dora: self.fine_tune_type == FineTuneArg::Dora,
-            dropout: self.lora_dropout,
+            dora: self.fine_tune_type == Some(FineTuneArg::Dora),
+            dropout: self.lora_dropout.unwrap_or(0.0),
         }))
     }
 }

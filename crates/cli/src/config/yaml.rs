@@ -1,13 +1,13 @@
-//! The part of YAML that a configuration needs: `key: value` lines at the margin, comments, quoted texts, and lists as `[a, b]` or as lines
-//! with dashes. It refuses everything else (nesting, anchors, several documents) with its line, so that nothing is read otherwise than a
-//! full YAML reader would read it.
+//! The part of YAML that a configuration needs: `key: value` lines at the margin or one step inside another key, comments, quoted texts, and
+//! lists as `[a, b]` or as lines with dashes. It refuses everything else (deeper nesting, anchors, several documents) with its line, so that
+//! nothing is read otherwise than a full YAML reader would read it.
 
 /// A value: one word or text, or several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The line, from 1.
     pub line: usize,
-    /// The key.
+    /// The key; `outer.inner` where it stands inside another.
     pub key: String,
     /// The value or values; none where nothing, `null` or `~` stands there.
     pub values: Vec<String>,
@@ -18,6 +18,8 @@ pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
     let mut entries: Vec<Entry> = Vec::new();
     // Whether the last entry may still get values from lines with dashes.
     let mut open = false;
+    // The key that the lines indented so far belong to.
+    let mut outer: Option<(String, Option<usize>)> = None;
     for (number, line) in (1..).zip(text.trim_start_matches('\u{FEFF}').lines()) {
         let fault = |reason: &str| format!("line {number}: {reason}");
         if line.trim().is_empty() || line.trim_start().starts_with('#') || (number == 1 && line.trim_end() == "---") {
@@ -32,14 +34,27 @@ pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
             entry.values.extend(scalar(item).map_err(fault)?);
             continue;
         }
-        if content.len() < line.len() {
-            return Err(fault("something indented; options stand at the margin, one a line"));
-        }
+        let indent = line.len() - content.len();
+        let inside = match (&mut outer, indent) {
+            (_, 0) => false,
+            // The first line inside a key that has no value of its own.
+            (Some((key, place @ None)), _) if open && entries.last().is_some_and(|last| last.key == *key) => {
+                *place = Some(indent);
+                entries.pop();
+                true
+            }
+            (Some((_, Some(place))), _) if *place == indent => true,
+            _ => return Err(fault("something indented; options stand at the margin, one a line")),
+        };
         let (key, rest) = content.split_once(':').ok_or_else(|| fault("no `key: value`"))?;
         if !(rest.is_empty() || rest.starts_with(' ')) {
             return Err(fault("no blank behind the colon"));
         }
-        let key = key.trim_matches(['"', '\'']).to_owned();
+        let mut key = key.trim_matches(['"', '\'']).to_owned();
+        match &outer {
+            Some((outer, _)) if inside => key = format!("{outer}.{key}"),
+            _ => outer = Some((key.clone(), None)),
+        }
         if let Some(before) = entries.iter().find(|entry| entry.key == key) {
             return Err(fault(&format!("`{key}` is there already, in line {}", before.line)));
         }
@@ -129,12 +144,35 @@ mod tests {
     }
 
     #[test]
+    fn keys_inside_a_key_are_read_with_it() {
+        let text = "a: 1\nlora:\n  rank: 8\n  keys:\n    - q\n    - v\n  list: [x, y]\nb: 2\n";
+        let found: Vec<(String, Vec<String>)> =
+            parse(text).unwrap().into_iter().map(|entry| (entry.key, entry.values)).collect();
+        let want = [
+            ("a", vec!["1"]),
+            ("lora.rank", vec!["8"]),
+            ("lora.keys", vec!["q", "v"]),
+            ("lora.list", vec!["x", "y"]),
+            ("b", vec!["2"]),
+        ];
+        let want: Vec<(String, Vec<String>)> = want
+            .into_iter()
+            .map(|(key, values)| (key.into(), values.into_iter().map(String::from).collect()))
+            .collect();
+        assert_eq!(found, want);
+    }
+
+    #[test]
     fn what_is_not_understood_is_refused_with_its_line() {
         for (text, words) in [
             ("iters 5", "line 1: no `key: value`"),
             ("iters:5", "line 1: no blank"),
             ("a: 1\na: 2", "line 2: `a` is there already, in line 1"),
-            ("lora_parameters:\n  rank: 8", "line 2: something indented"),
+            ("a: 1\n  b: 8", "line 2: something indented"),
+            ("a:\n  b: 8\n    c: 9", "line 3: something indented"),
+            ("a:\n  b: 8\n c: 9", "line 3: something indented"),
+            ("a:\n  b:\n    c: 9", "line 3: something indented"),
+            ("a:\n  b: 8\n  b: 9", "line 3: `a.b` is there already, in line 2"),
             ("a: {b: 1}", "line 1: a mapping"),
             ("a: b: c", "line 1: a mapping"),
             ("a: [1, 2", "line 1: a list ends"),

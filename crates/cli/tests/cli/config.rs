@@ -51,6 +51,34 @@ fn names_of_other_trainers_are_understood() {
 }
 
 #[test]
+fn what_mlx_lm_keeps_inside_lora_parameters_is_understood() {
+    let place = Place::new();
+    let text = "fine_tune_type: lora\nlora_parameters:\n  keys: [\"self_attn.q_proj\", \"self_attn.v_proj\"]\n  rank: 4\n  scale: 20.0\n  \
+                dropout: 0.1\nnum_layers: 2\n";
+    let said = place.pocketune("train --print-config").with("-c", written(&place, text)).succeeds().stdout;
+    for (key, want) in [
+        ("lora_rank", "4"),
+        ("lora_alpha", "80"),
+        ("lora_dropout", "0.1"),
+        ("lora_targets", "self_attn.q_proj,self_attn.v_proj"),
+        ("num_layers", "2"),
+        ("fine_tune_type", "lora"),
+    ] {
+        assert_eq!(value(&said, key).as_deref(), Some(want), "{key} in: {said}");
+    }
+}
+
+#[test]
+fn an_adapter_to_begin_with_is_kept_without_what_it_decides() {
+    let place = Place::new();
+    place.pocketune("train --iters 1").into("first").succeeds();
+    let train = place.pocketune("train --iters 1").model(demo()).data(demo_data());
+    train.with("--init-adapter", place.path("first")).into("a").succeeds();
+    place.pocketune("train").with("-c", place.path("a/pocketune.yaml")).into("b").succeeds();
+    assert!(adapters::bytes(&place.path("a")) == adapters::bytes(&place.path("b")));
+}
+
+#[test]
 fn what_is_printed_and_what_is_kept_run_again() {
     let place = Place::new();
     let words = "--iters 2 --batch-size 1 --warmup-steps 1 --lora-rank 2 --no-shuffle";
@@ -72,7 +100,8 @@ fn faults_of_a_file_are_named_with_their_line() {
         ("batch_sise: 2\n", ["line 3", "`batch_sise` is no option; `batch_size` is"]),
         ("wibble: 2\n", ["line 3", "`pocketune train --help` lists them"]),
         ("pack: maybe\n", ["line 3", "`pack` is true or false, not `maybe`"]),
-        ("lora_parameters:\n  rank: 8\n", ["line 4", "something indented"]),
+        ("lora_parameters:\n  wibble: 8\n", ["line 4", "`lora_parameters.wibble` is no option"]),
+        ("lora_parameters:\n  rank: 8\n    scale: 2\n", ["line 5", "something indented"]),
         ("iters: 3\n  rank: 8\n", ["line 4", "something indented"]),
         ("config: b.yaml\n", ["line 3", "`config` is no option"]),
     ] {
