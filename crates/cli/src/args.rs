@@ -6,8 +6,10 @@ pub use data::DataArgs;
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pocketune::train::{Every, Keeping, PrecisionChoice, Resume, RunOptions, parse_time};
+use pocketune_formats::BlockType;
 
 /// Fine-tune a language model on the device that holds the data, with exact gradients and a known peak of memory.
 #[derive(Parser)]
@@ -35,6 +37,8 @@ pub enum Command {
     /// Write an adapter for another runtime: PEFT, MLX, or llama.cpp (GGUF), from any of them.
     #[command(visible_aliases = ["export", "import"])]
     Convert(ConvertArgs),
+    /// Write a model as a GGUF file in another type, for llama.cpp and for training on a smaller base.
+    Quantize(QuantizeArgs),
     /// Show what a model or adapter file holds.
     Inspect {
         /// A GGUF file, a Hugging Face folder, or an adapter.
@@ -85,6 +89,31 @@ pub struct ConvertArgs {
     /// The base model, which the adapter is checked against; needed from and to gguf.
     #[arg(long, short = 'm', value_name = "PATH")]
     pub model: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct QuantizeArgs {
+    /// A Hugging Face folder or a GGUF file.
+    #[arg(long, short = 'm', value_name = "PATH")]
+    pub model: PathBuf,
+    /// The type of its matrices; the head gets q6_k where this has 4 or 5 bits, vectors stay f32.
+    #[arg(long = "type", short = 't', value_name = "TYPE", ignore_case = true, value_parser = block_types())]
+    pub ty: BlockType,
+    /// The GGUF file to write.
+    #[arg(long, short = 'o', value_name = "FILE.gguf")]
+    pub output: PathBuf,
+    /// Print what was written as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The names of types that can be written.
+fn block_types() -> impl TypedValueParser<Value = BlockType> {
+    let names = PossibleValuesParser::new(BlockType::ALL.map(BlockType::name));
+    names.try_map(|name| {
+        let named = |ty: &BlockType| ty.name().eq_ignore_ascii_case(&name);
+        BlockType::ALL.into_iter().find(named).ok_or(name)
+    })
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -14,6 +14,7 @@ mod memory_bar;
 mod plan;
 mod progress;
 mod pull;
+mod quantize;
 mod signals;
 mod trace;
 mod train;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::run(args),
         Command::Bench(args) => bench::run(&args),
         Command::Convert(args) => convert::run(&args),
+        Command::Quantize(args) => quantize::run(&args),
         Command::Inspect { file } => {
             pocketune_formats::inspect::describe(&file).map_err(Failure::new).map(|text| say(&text))
         }

@@ -197,18 +197,14 @@ fn marks_spaces(before: &Before, model: &ModelJson) -> Result<bool> {
 
 /// What GGUF can't say of added tokens, one line for each kind.
 fn left_out(added: &[AddedToken]) -> Vec<String> {
-    let kinds: [(&str, fn(&AddedToken) -> bool); 2] = [
-        ("take the whitespace beside them along", |token| token.lstrip || token.rstrip),
-        ("stand only where no letter touches them", |token| token.single_word),
-    ];
-    let notes = kinds.into_iter().filter_map(|(what, holds)| {
-        let mut tokens = added.iter().filter(|token| holds(token));
-        let first = tokens.next()?;
-        let more = match tokens.count() {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
+    let note = |what: &str, tokens: Vec<&AddedToken>| {
+        let (first, more) = tokens.split_first()?;
+        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
         Some(format!("GGUF can't say that added tokens {what}: {:?}{more}", first.content))
-    });
-    notes.collect()
+    };
+    let strip = added.iter().filter(|token| token.lstrip || token.rstrip).collect();
+    let alone = added.iter().filter(|token| token.single_word).collect();
+    let notes =
+        [note("take the whitespace beside them along", strip), note("stand only where no letter touches them", alone)];
+    notes.into_iter().flatten().collect()
 }

@@ -37,6 +37,7 @@ mod picture;
 mod place;
 #[cfg(unix)]
 mod private;
+mod quantizing;
 mod records;
 mod reports;
 mod resuming;
