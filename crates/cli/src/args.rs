@@ -39,6 +39,8 @@ pub enum Command {
     Convert(ConvertArgs),
     /// Write a model as a GGUF file in another type, for llama.cpp and for training on a smaller base.
     Quantize(QuantizeArgs),
+    /// Add adapters to their model for good: a Hugging Face folder, or a GGUF file of any type.
+    Merge(MergeArgs),
     /// Show what a model or adapter file holds.
     Inspect {
         /// A GGUF file, a Hugging Face folder, or an adapter.
@@ -105,6 +107,36 @@ pub struct QuantizeArgs {
     /// Print what was written as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+pub struct MergeArgs {
+    /// The base model: a Hugging Face folder or a GGUF file.
+    #[arg(long, short = 'm', value_name = "PATH")]
+    pub model: PathBuf,
+    /// An adapter: a PEFT or MLX folder, or a GGUF file; several where it is given several times.
+    #[arg(long, short = 'a', value_name = "PATH", alias = "adapter-path", required = true)]
+    pub adapter: Vec<PathBuf>,
+    /// What an adapter's change is multiplied with, beside its own scale: once, or once for each adapter [default: 1].
+    #[arg(long, value_name = "FACTOR", allow_hyphen_values = true)]
+    pub scale: Vec<f64>,
+    /// Where to: a GGUF file where it ends in .gguf, else a new folder of the same types.
+    #[arg(long, short = 'o', value_name = "PATH", alias = "save-path")]
+    pub output: PathBuf,
+    /// The type of a GGUF file's matrices, as in quantize [default: those of the model].
+    #[arg(long = "type", short = 't', value_name = "TYPE", ignore_case = true, value_parser = block_types())]
+    pub ty: Option<BlockType>,
+    /// Records to measure the loss on before and after [default: a few built-in sentences].
+    #[arg(long, short = 'f', value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// Measure no loss.
+    #[arg(long, conflicts_with = "data")]
+    pub no_loss: bool,
+    /// Print what came of it as JSON.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub run: RunArgs,
 }
 
 /// The names of types that can be written.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use pocketune::export::{Quantized, quantize};
+use pocketune::export::{Fallback, Quantized, quantize};
 use pocketune::memory::Peak;
 use pocketune::model::{Model, Source};
 use serde_json::{Value, json};
@@ -30,32 +30,39 @@ pub fn run(args: &QuantizeArgs) -> Result<(), Failure> {
 }
 
 /// What was written, in words.
-pub fn describe(done: &Quantized, out: &Path) {
+fn describe(done: &Quantized, out: &Path) {
     let types: Vec<String> = done.types.iter().map(|(ty, count)| format!("{count} in {}", ty.name())).collect();
     let megabytes = done.bytes as f64 / 1e6;
     note(&format!("Wrote {} ({megabytes:.1} MB): tensors {}", out.display(), types.join(", ")));
-    for (fallback, count) in &done.fallbacks {
+    say_fallbacks(&done.fallbacks);
+    done.notes.iter().for_each(|line| note(line));
+}
+
+/// Which tensors have another type than they were meant to.
+pub fn say_fallbacks(fallbacks: &[(Fallback, usize)]) {
+    for (fallback, count) in fallbacks {
         note(&format!(
-            "{count} of them {} in place of {}: rows of {} are no whole number of its blocks",
+            "{count} tensors in {} in place of {}: rows of {} are no whole number of its blocks",
             fallback.got.name(),
             fallback.wanted.name(),
             fallback.cols
         ));
     }
-    done.notes.iter().for_each(|line| note(line));
 }
 
 /// The same as JSON.
-pub fn report(done: &Quantized, out: &Path) -> Value {
+fn report(done: &Quantized, out: &Path) -> Value {
     let types: serde_json::Map<String, Value> =
         done.types.iter().map(|(ty, count)| (ty.name().into(), json!(count))).collect();
-    let fallbacks: Vec<Value> = done
-        .fallbacks
-        .iter()
-        .map(|(fallback, count)| {
-            let (wanted, got) = (fallback.wanted.name(), fallback.got.name());
-            json!({ "cols": fallback.cols, "wanted": wanted, "got": got, "tensors": count })
-        })
-        .collect();
+    let fallbacks = fallbacks(&done.fallbacks);
     json!({ "output": out, "bytes": done.bytes, "types": types, "fallbacks": fallbacks, "notes": done.notes })
+}
+
+/// [`say_fallbacks`] as JSON.
+pub fn fallbacks(fallbacks: &[(Fallback, usize)]) -> Vec<Value> {
+    let one = |(fallback, count): &(Fallback, usize)| {
+        let (wanted, got) = (fallback.wanted.name(), fallback.got.name());
+        json!({ "cols": fallback.cols, "wanted": wanted, "got": got, "tensors": count })
+    };
+    fallbacks.iter().map(one).collect()
 }

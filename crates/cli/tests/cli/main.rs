@@ -28,6 +28,7 @@ mod layouts;
 mod learned_positions;
 mod masks;
 mod measuring;
+mod merging;
 mod models;
 mod not_finite;
 mod options;

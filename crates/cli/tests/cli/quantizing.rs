@@ -1,7 +1,7 @@
 //! `pocketune quantize`: a Hugging Face folder becomes the GGUF file that llama.cpp's own converter would make of it, and computes the same; other
 //! types stay near; what can't be written is refused, and what is interrupted leaves nothing under the final name.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pocketune_formats::gguf::Header;
@@ -9,7 +9,7 @@ use pocketune_formats::{BlockType, ModelFiles};
 use serde_json::Value;
 
 use crate::models::{Golden, chatty, demo, demo_data};
-use crate::place::Place;
+use crate::place::{Place, Run};
 
 fn loss(place: &Place, model: &Path, data: &Path) -> f64 {
     let said = place.pocketune("eval --precision f32 --log-format jsonl").model(model).data(data).succeeds().stdout;
@@ -177,7 +177,7 @@ fn numbers_that_a_type_can_not_hold_are_refused_by_the_tensors_name() {
 }
 
 /// A llama of one layer with an embedding of 256 MB, all of it a hole in the file.
-fn large(place: &Place) -> std::path::PathBuf {
+pub fn large(place: &Place) -> PathBuf {
     let mut header = Header::default();
     let numbers =
         [("context_length", 64), ("embedding_length", 1024), ("block_count", 1), ("feed_forward_length", 256)];
@@ -219,14 +219,12 @@ fn a_large_tensor_goes_through_in_little_memory() {
     assert!(peak < 48 << 20, "{peak} bytes for a file of 256 MB");
 }
 
-#[test]
-fn a_killed_command_leaves_nothing_under_the_final_name() {
-    let place = Place::new();
-    let model = large(&place);
+/// Kills a command that writes `out.gguf` of a large model when it has begun to; what was there stays.
+pub fn killed_in_the_middle(place: &Place, run: Run) {
     place.file("out.gguf", "old");
-    let mut child = place.pocketune("quantize --type q6_k --output out.gguf").model(&model).start();
-    let temporary =
-        || place.listing().into_iter().find(|(path, bytes)| path.extension().is_some_and(|e| e == "tmp") && *bytes > 0);
+    let mut child = run.start();
+    let begun = |(path, bytes): &(PathBuf, u64)| path.extension().is_some_and(|ending| ending == "tmp") && *bytes > 0;
+    let temporary = || place.listing().into_iter().find(begun);
     while temporary().is_none() {
         assert!(child.try_wait().unwrap().is_none(), "it was done before it could be killed");
         std::thread::sleep(Duration::from_millis(1));
@@ -234,10 +232,16 @@ fn a_killed_command_leaves_nothing_under_the_final_name() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(std::fs::read(place.path("out.gguf")).unwrap(), b"old");
-    // A disk that is full in the middle leaves the same, and nothing beside it.
     std::fs::remove_file(temporary().unwrap().0).unwrap();
+}
+
+#[test]
+fn a_killed_command_leaves_nothing_under_the_final_name_and_a_full_disk_nothing_at_all() {
+    let place = Place::new();
+    let model = large(&place);
+    let quantize = || place.pocketune("quantize --type q6_k --output out.gguf").model(&model);
+    killed_in_the_middle(&place, quantize());
     let before = place.listing();
-    let limited = place.pocketune("quantize --type q6_k --output out.gguf").model(&model);
-    limited.through("ulimit -f 8000; exec \"$@\"").fails(&["out.gguf"]);
+    quantize().through("ulimit -f 8000; exec \"$@\"").fails(&["out.gguf"]);
     assert_eq!(place.listing(), before);
 }

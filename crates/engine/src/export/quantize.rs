@@ -36,16 +36,20 @@ pub fn quantize(model: &Model, ty: BlockType, out: &Path) -> Result<Quantized> {
     let mut header = Header::default();
     let notes = describe(model, ty, &mut header)?;
     let tensors = planned(model, Some(ty))?;
-    write_gguf(model, header, &tensors, notes, out)
+    let each = |stream: &Stream, tensor: &Planned, sink: &mut Sink| -> Result<()> {
+        stream.write(&tensor.rows, None, tensor.ty, sink).map(|_| ())
+    };
+    write_gguf(model, header, &tensors, notes, out, each)
 }
 
-/// Writes the file; its metadata are in `header`.
-fn write_gguf(
+/// Writes the file; its metadata are in `header`, and `each` writes a tensor.
+pub(super) fn write_gguf(
     model: &Model,
     mut header: Header,
     tensors: &[Planned],
     notes: Vec<String>,
     out: &Path,
+    mut each: impl FnMut(&Stream, &Planned, &mut Sink) -> Result<()>,
 ) -> Result<Quantized> {
     let divisors = rope_divisors(model);
     let mut done = Quantized { bytes: 0, types: Vec::new(), fallbacks: Vec::new(), notes };
@@ -65,7 +69,7 @@ fn write_gguf(
         let mut sink = Sink::new(file, out);
         sink.put(&header.finish())?;
         for tensor in tensors {
-            stream.write(&tensor.rows, tensor.ty, &mut sink)?;
+            each(&stream, tensor, &mut sink)?;
             sink.pad(ALIGNMENT)?;
         }
         if let Some(divisors) = &divisors {

@@ -81,7 +81,7 @@ impl<'a> Rows<'a> {
 }
 
 /// The row that Hugging Face's order has where llama.cpp keeps row `row`, for heads of `d` elements.
-const fn hugging_face_row(row: usize, d: usize) -> usize {
+pub(super) const fn hugging_face_row(row: usize, d: usize) -> usize {
     row / d * d + row % d / 2 + row % 2 * (d / 2)
 }
 

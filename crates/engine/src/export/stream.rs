@@ -7,8 +7,10 @@ use std::sync::{Mutex, PoisonError};
 
 use pocketune_formats::BlockType;
 use pocketune_kernels::blocks::{largest, quantize};
+use pocketune_kernels::dequant::dequantize_row;
 use pocketune_kernels::{Isa, Pool};
 
+use super::change::Change;
 use super::rows::Rows;
 use crate::error::{Error, Result};
 
@@ -31,8 +33,30 @@ pub(super) struct Stream<'a> {
 struct Strip {
     x: Vec<f32>,
     bytes: Vec<u8>,
+    /// What is added, and what a reader saw before and sees after: where there is a change.
+    change: [Vec<f32>; 3],
+    kept: Kept,
     /// The first element that the type can't hold, counted from the strip's first.
     bad: Option<(usize, f32)>,
+}
+
+/// How much of a change `d` is in what a reader sees: `<d, after - before> / <d, d>`, 1 where nothing was rounded away.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Kept {
+    along: f64,
+    whole: f64,
+}
+
+impl Kept {
+    /// The share; 1 where there is no change.
+    pub fn share(&self) -> f64 {
+        if self.whole == 0.0 { 1.0 } else { self.along / self.whole }
+    }
+
+    /// Both together.
+    pub fn plus(self, other: Self) -> Self {
+        Self { along: self.along + other.along, whole: self.whole + other.whole }
+    }
 }
 
 impl<'a> Stream<'a> {
@@ -44,12 +68,20 @@ impl<'a> Stream<'a> {
         Ok(Self { pool, isa: Isa::detect().map_err(Error::System)?, strips, model })
     }
 
-    /// Writes a tensor as `ty`, whose blocks divide its rows.
-    pub fn write(&self, rows: &Rows, ty: BlockType, to: &mut Sink) -> Result<()> {
-        match rows.unchanged(ty) {
-            Some(bytes) => self.copy(rows, bytes, to),
-            None => self.quantize(rows, ty, to),
+    /// Writes a tensor as `ty`, whose blocks divide its rows, with a change added to it.
+    pub fn write(&self, rows: &Rows, change: Option<&Change>, ty: BlockType, to: &mut Sink) -> Result<Kept> {
+        match rows.unchanged(ty).filter(|_| change.is_none()) {
+            Some(bytes) => self.copy(rows, bytes, to).map(|()| Kept::default()),
+            None => self.quantize(rows, change, ty, to),
         }
+    }
+
+    /// What of a change would be kept of a tensor's first strip in `ty`.
+    pub fn sample(&self, rows: &Rows, change: &Change, ty: BlockType) -> Kept {
+        let mut strip = lock(&self.strips[0]);
+        strip.fill(self.isa, rows, (0, strip_rows(rows)), Some(change), ty);
+        rows.release(0, strip_rows(rows));
+        strip.kept
     }
 
     fn copy(&self, rows: &Rows, bytes: &[u8], to: &mut Sink) -> Result<()> {
@@ -62,15 +94,16 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    fn quantize(&self, rows: &Rows, ty: BlockType, to: &mut Sink) -> Result<()> {
-        let many = (STRIP / rows.cols.max(1)).clamp(1, rows.rows.max(1));
+    fn quantize(&self, rows: &Rows, change: Option<&Change>, ty: BlockType, to: &mut Sink) -> Result<Kept> {
+        let many = strip_rows(rows);
+        let mut kept = Kept::default();
         for start in (0..rows.rows).step_by(many * self.strips.len()) {
             let left = (rows.rows - start).min(many * self.strips.len());
             let tasks = left.div_ceil(many);
             self.pool.run(tasks, &|task, _| {
                 let first = start + task * many;
                 let count = many.min(rows.rows - first);
-                lock(&self.strips[task]).fill(self.isa, rows, (first, count), ty);
+                lock(&self.strips[task]).fill(self.isa, rows, (first, count), change, ty);
             });
             for task in 0..tasks {
                 let strip = lock(&self.strips[task]);
@@ -78,10 +111,11 @@ impl<'a> Stream<'a> {
                     return Err(self.cannot_hold(rows, ty, (start + task * many) * rows.cols + at, found));
                 }
                 to.put(&strip.bytes)?;
+                kept = kept.plus(strip.kept);
             }
             rows.release(start, left);
         }
-        Ok(())
+        Ok(kept)
     }
 
     fn cannot_hold(&self, rows: &Rows, ty: BlockType, at: usize, found: f32) -> Error {
@@ -99,16 +133,49 @@ fn lock(strip: &Mutex<Strip>) -> std::sync::MutexGuard<'_, Strip> {
     strip.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Rows of a strip.
+fn strip_rows(rows: &Rows) -> usize {
+    (STRIP / rows.cols.max(1)).clamp(1, rows.rows.max(1))
+}
+
 impl Strip {
-    fn fill(&mut self, isa: Isa, rows: &Rows, (first, count): (usize, usize), ty: BlockType) {
+    fn fill(&mut self, isa: Isa, rows: &Rows, (first, count): (usize, usize), change: Option<&Change>, ty: BlockType) {
         self.x.resize(count * rows.cols, 0.0);
+        self.bytes.resize(ty.row_bytes(self.x.len()).unwrap_or(0), 0);
         rows.read(isa, first, &mut self.x);
+        self.kept = Kept::default();
+        if let Some(change) = change {
+            let [delta, before, _] = &mut self.change;
+            delta.resize(self.x.len(), 0.0);
+            let all = delta.chunks_exact_mut(rows.cols).enumerate();
+            all.for_each(|(at, delta)| change.row(rows.source_row(first + at), delta));
+            before.clone_from(&self.x);
+            if rows.ty() != ty && self.x.iter().all(|x| x.is_finite()) {
+                quantize(isa, ty, &self.x, &mut self.bytes);
+                dequantize_row(isa, ty, &self.bytes, before);
+            }
+            self.x.iter_mut().zip(delta).for_each(|(x, delta)| *x += *delta);
+        }
         let most = largest(ty);
         self.bad = self.x.iter().position(|x| x.is_nan() || x.abs() > most).map(|at| (at, self.x[at]));
-        let bytes = ty.row_bytes(self.x.len()).unwrap_or(0);
-        self.bytes.resize(bytes, 0);
-        if self.bad.is_none() {
-            quantize(isa, ty, &self.x, &mut self.bytes);
+        if self.bad.is_some() {
+            return;
+        }
+        quantize(isa, ty, &self.x, &mut self.bytes);
+        if change.is_some() {
+            self.compare(isa, ty);
+        }
+    }
+
+    /// Sets what was written beside what was there.
+    fn compare(&mut self, isa: Isa, ty: BlockType) {
+        let [delta, before, after] = &mut self.change;
+        after.resize(self.x.len(), 0.0);
+        dequantize_row(isa, ty, &self.bytes, after);
+        for ((delta, before), after) in delta.iter().zip(before).zip(after) {
+            let delta = f64::from(*delta);
+            self.kept.along += delta * (f64::from(*after) - f64::from(*before));
+            self.kept.whole += delta * delta;
         }
     }
 }

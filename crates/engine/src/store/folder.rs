@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 const LIST: &str = "put";
 /// What stands before the name of a file that is not in its place yet.
 const WAITING: &str = "put-";
-/// No list is longer.
-const LONGEST_LIST: u64 = 4096;
+/// No list is longer; a model of a thousand shards has half of this.
+const LONGEST_LIST: u64 = 1 << 16;
 
 /// Writes files of a folder.
 pub struct FolderWriter<'a> {
