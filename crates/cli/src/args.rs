@@ -8,8 +8,10 @@ pub use lora::LoraArgs;
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pocketune::train::{Every, Keeping, PrecisionChoice, Resume, RunOptions, parse_time};
+use pocketune_formats::BlockType;
 
 /// Fine-tune a language model on the device that holds the data, with exact gradients and a known peak of memory.
 #[derive(Parser)]
@@ -37,6 +39,10 @@ pub enum Command {
     /// Write an adapter for another runtime: PEFT, MLX, or llama.cpp (GGUF), from any of them.
     #[command(visible_aliases = ["export", "import"])]
     Convert(ConvertArgs),
+    /// Write a model as a GGUF file in another type, for llama.cpp and for training on a smaller base.
+    Quantize(QuantizeArgs),
+    /// Add adapters to their model for good: a Hugging Face folder, or a GGUF file of any type.
+    Merge(MergeArgs),
     /// Show what a model or adapter file holds.
     Inspect {
         /// A GGUF file, a Hugging Face folder, or an adapter.
@@ -87,6 +93,61 @@ pub struct ConvertArgs {
     /// The base model, which the adapter is checked against; needed from and to gguf.
     #[arg(long, short = 'm', value_name = "PATH")]
     pub model: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct QuantizeArgs {
+    /// A Hugging Face folder or a GGUF file.
+    #[arg(long, short = 'm', value_name = "PATH")]
+    pub model: PathBuf,
+    /// The type of its matrices; the head gets q6_k where this has 4 or 5 bits, vectors stay f32.
+    #[arg(long = "type", short = 't', value_name = "TYPE", ignore_case = true, value_parser = block_types())]
+    pub ty: BlockType,
+    /// The GGUF file to write.
+    #[arg(long, short = 'o', value_name = "FILE.gguf")]
+    pub output: PathBuf,
+    /// Print what was written as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct MergeArgs {
+    /// The base model: a Hugging Face folder or a GGUF file.
+    #[arg(long, short = 'm', value_name = "PATH")]
+    pub model: PathBuf,
+    /// An adapter: a PEFT or MLX folder, or a GGUF file; several where it is given several times.
+    #[arg(long, short = 'a', value_name = "PATH", alias = "adapter-path", required = true)]
+    pub adapter: Vec<PathBuf>,
+    /// What an adapter's change is multiplied with, beside its own scale: once, or once for each adapter [default: 1].
+    #[arg(long, value_name = "FACTOR", allow_hyphen_values = true)]
+    pub scale: Vec<f64>,
+    /// Where to: a GGUF file where it ends in .gguf, else a new folder of the same types.
+    #[arg(long, short = 'o', value_name = "PATH", alias = "save-path")]
+    pub output: PathBuf,
+    /// The type of a GGUF file's matrices, as in quantize [default: those of the model].
+    #[arg(long = "type", short = 't', value_name = "TYPE", ignore_case = true, value_parser = block_types())]
+    pub ty: Option<BlockType>,
+    /// Records to measure the loss on before and after [default: a few built-in sentences].
+    #[arg(long, short = 'f', value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// Measure no loss.
+    #[arg(long, conflicts_with = "data")]
+    pub no_loss: bool,
+    /// Print what came of it as JSON.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// The names of types that can be written.
+fn block_types() -> impl TypedValueParser<Value = BlockType> {
+    let names = PossibleValuesParser::new(BlockType::ALL.map(BlockType::name));
+    names.try_map(|name| {
+        let named = |ty: &BlockType| ty.name().eq_ignore_ascii_case(&name);
+        BlockType::ALL.into_iter().find(named).ok_or(name)
+    })
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -11,9 +11,11 @@ mod demo;
 mod eval;
 mod generate;
 mod memory_bar;
+mod merge;
 mod plan;
 mod progress;
 mod pull;
+mod quantize;
 mod signals;
 mod trace;
 mod train;
@@ -38,6 +40,8 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::run(args),
         Command::Bench(args) => bench::run(&args),
         Command::Convert(args) => convert::run(&args),
+        Command::Merge(args) => merge::run(args),
+        Command::Quantize(args) => quantize::run(&args),
         Command::Inspect { file } => {
             pocketune_formats::inspect::describe(&file).map_err(Failure::new).map(|text| say(&text))
         }

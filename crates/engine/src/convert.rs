@@ -48,14 +48,14 @@ pub fn convert(from: &Path, model: Option<&Model>, to: Kind, out: &Path) -> Resu
 }
 
 /// An adapted linear.
-struct Linear<'a> {
-    pair: &'a Pair,
-    layer: usize,
-    target: Target,
+pub(crate) struct Linear<'a> {
+    pub pair: &'a Pair,
+    pub layer: usize,
+    pub target: Target,
     /// Its Hugging Face path.
-    path: String,
+    pub path: String,
     /// Elements of a head, where GGUF keeps rows in llama.cpp's order.
-    permuted: Option<usize>,
+    pub permuted: Option<usize>,
 }
 
 struct Whole<'a> {
@@ -64,7 +64,8 @@ struct Whole<'a> {
     model: Option<&'a Model>,
 }
 
-fn linears<'a>(from: &Path, lora: &'a LoraFile, model: Option<&Model>) -> Result<Vec<Linear<'a>>> {
+/// The linears that an adapter changes, in order, checked against the model where there is one.
+pub(crate) fn linears<'a>(from: &Path, lora: &'a LoraFile, model: Option<&Model>) -> Result<Vec<Linear<'a>>> {
     let fault = |fault: String| Error::Adapter { path: from.into(), fault };
     let architecture = model.and_then(|model| model.config.family.architecture());
     if let (Some(found), Some(model)) = (&lora.architecture, model)
@@ -103,7 +104,7 @@ fn linears<'a>(from: &Path, lora: &'a LoraFile, model: Option<&Model>) -> Result
 }
 
 /// All linears of a model's blocks.
-fn modules(model: &Model) -> Result<Vec<crate::graph::Module>> {
+pub(crate) fn modules(model: &Model) -> Result<Vec<crate::graph::Module>> {
     Ok(model.config.graph(Some(&LoraSpec { rank: 1, ..LoraSpec::default() }))?.modules)
 }
 

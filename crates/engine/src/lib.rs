@@ -8,6 +8,7 @@ pub mod backend;
 pub mod conditions;
 pub mod convert;
 pub mod error;
+pub mod export;
 pub mod families;
 pub mod graph;
 pub mod memory;

@@ -1,10 +1,13 @@
-//! Element and block layouts of weight tensors, as GGUF defines them, and their exact dequantisation (the scalar reference).
+//! Element and block layouts of weight tensors, as GGUF defines them, their exact dequantisation (the scalar reference), and their
+//! quantisation, for files.
 //!
-//! Only types that a step can read are here; a file may hold others, and its reader says so by name. Nothing here quantises.
+//! Only types that a step can read are here; a file may hold others, and its reader says so by name.
 
 mod dequantize;
+mod quantize;
 
 pub use dequantize::dequantize;
+pub use quantize::{largest, quantize};
 
 /// How the elements of a weight tensor are stored. A row is a whole number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

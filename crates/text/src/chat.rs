@@ -103,20 +103,24 @@ impl ChatTemplate {
 
     /// Looks for the template of a Hugging Face folder: chat_template.jinja, else tokenizer_config.json.
     pub fn from_folder(folder: &Folder) -> Result<Option<Self>> {
+        Self::source_in(folder)?.map(|source| Self::new(&source)).transpose()
+    }
+
+    /// The text of the template of a Hugging Face folder.
+    pub(crate) fn source_in(folder: &Folder) -> Result<Option<String>> {
         if let Some(source) = hf_folder::text(folder, "chat_template.jinja")? {
-            return Self::new(&source).map(Some);
+            return Ok(Some(source));
         }
         let Some(file) = hf_folder::tokenizer_config(folder)? else { return Ok(None) };
         let what = "tokenizer_config.json";
         let config: ConfigJson = hf_folder::parse(what, file.bytes())?;
-        match hf_folder::field(what, config.chat_template)? {
-            None => Ok(None),
-            Some(TemplatesJson::One(source)) => Self::new(&source).map(Some),
+        Ok(match hf_folder::field(what, config.chat_template)? {
+            None => None,
+            Some(TemplatesJson::One(source)) => Some(source),
             Some(TemplatesJson::Named(templates)) => {
-                let default = templates.into_iter().find(|named| named.name == "default");
-                default.map(|named| Self::new(&named.template)).transpose()
+                templates.into_iter().find(|named| named.name == "default").map(|named| named.template)
             }
-        }
+        })
     }
 
     /// Takes the template of a GGUF file.

@@ -17,12 +17,12 @@ use crate::vocab::Vocab;
 use pocketune_formats::{Gguf, Meta, MetaArray};
 
 /// The values of `tokenizer.ggml.token_type` that matter here.
-const UNKNOWN: i64 = 2;
-const CONTROL: i64 = 3;
-const USER_DEFINED: i64 = 4;
+pub(crate) const UNKNOWN: i64 = 2;
+pub(crate) const CONTROL: i64 = 3;
+pub(crate) const USER_DEFINED: i64 = 4;
 
 /// The mark that SentencePiece writes for a space.
-const MARK: &str = "▁";
+pub(crate) const MARK: &str = "▁";
 
 impl Tokenizer {
     /// Reads the tokenizer from the metadata of a GGUF file.
@@ -158,11 +158,11 @@ fn finish(meta: &Meta, mut parts: Parts, add_bos: bool) -> Result<Tokenizer> {
 }
 
 /// How a named kind of byte-level tokenizer treats text.
-struct Splitting {
-    patterns: &'static [&'static str],
-    ignore_merges: bool,
+pub(crate) struct Splitting {
+    pub patterns: &'static [&'static str],
+    pub ignore_merges: bool,
     add_bos: bool,
-    nfc: bool,
+    pub nfc: bool,
 }
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -170,8 +170,11 @@ const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+/// A name of each splitting that a tokenizer.json may have.
+pub(crate) const SPLITTINGS: [&str; 5] = ["gpt-2", "smollm", "llama-bpe", "qwen2", "tekken"];
+
 /// The splittings by their names in llama.cpp, whose list is the format's only definition.
-fn splitting(name: &str) -> Result<Splitting> {
+pub(crate) fn splitting(name: &str) -> Result<Splitting> {
     let plain = |patterns| Splitting { patterns, ignore_merges: false, add_bos: false, nfc: false };
     Ok(match name {
         "default" => plain(&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"]),

@@ -24,6 +24,8 @@ struct TokenizerConfig<'a> {
     bos_token: Option<&'a RawValue>,
     #[serde(borrow)]
     eos_token: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pad_token: Option<&'a RawValue>,
 }
 
 /// A token, as text or as an object.
@@ -97,6 +99,16 @@ fn named(tokenizer: &Tokenizer, key: &str, token: Option<TokenJson>) -> Result<O
         None => Err(TextError::tokenizer(format!("tokenizer_config.json names {text:?} as {key}, which is no token"))),
         found => Ok(found),
     }
+}
+
+/// The token that tokenizer_config.json fills batches with.
+pub(crate) fn pad_token(folder: &Folder) -> Result<Option<String>> {
+    let what = "tokenizer_config.json";
+    let Some(file) = tokenizer_config(folder)? else { return Ok(None) };
+    let config: TokenizerConfig = parse(what, file.bytes())?;
+    Ok(field(what, config.pad_token)?.map(|token| match token {
+        TokenJson::Text(text) | TokenJson::Object { content: text } => text,
+    }))
 }
 
 /// Parses a small JSON file.

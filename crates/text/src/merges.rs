@@ -72,6 +72,11 @@ impl Merges {
         }
     }
 
+    /// All rules as (left, right, new), in rank order.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, u32, u32)> {
+        self.rows.iter().map(|row| (row.left, row.right, row.new))
+    }
+
     /// The ids that some rule takes as its left or right part.
     pub fn operands(&self) -> impl Iterator<Item = u32> {
         self.rows.iter().flat_map(|row| [row.left, row.right])

@@ -95,6 +95,11 @@ impl Tokenizer {
         &self.around.0
     }
 
+    /// The tokens that the model wants after every text.
+    pub(crate) fn after_text(&self) -> &[u32] {
+        &self.around.1
+    }
+
     /// Hands over the ids of a text without raw added tokens, each with where it ends in the words that BPE saw.
     fn encode_text(&self, text: &str, first: bool, scratch: &mut Scratch, token: &mut impl FnMut(u32, usize)) {
         let normalized = normalize(&self.normalizers, text);
@@ -196,6 +201,6 @@ impl Tokenizer {
     }
 }
 
-fn normalize<'a>(normalizers: &[Normalizer], text: &'a str) -> Cow<'a, str> {
+pub(crate) fn normalize<'a>(normalizers: &[Normalizer], text: &'a str) -> Cow<'a, str> {
     normalizers.iter().fold(Cow::Borrowed(text), |text, normalizer| normalizer.apply(text))
 }

@@ -9,7 +9,9 @@ use crate::decode::Decoding;
 use crate::error::{Result, TextError};
 use crate::limits;
 use crate::merges::Merges;
+use crate::normalize::Normalizer;
 use crate::parts_json::{DecoderJson, NormalizerJson, PostProcessorJson, PreTokenizerJson};
+use crate::split::Splitter;
 use crate::tokenizer::{Parts, Tokenizer};
 use crate::vocab::Vocab;
 use pocketune_formats::mapped;
@@ -38,46 +40,63 @@ impl Tokenizer {
 
     /// Reads a Hugging Face tokenizer.json from anything that can be read.
     pub fn from_json_reader(reader: impl BufRead) -> Result<Self> {
-        let mut limited = reader.take(MAX_FILE);
-        let read = serde_json::from_reader(&mut limited);
-        if limited.limit() == 0 {
-            return Err(TextError::TooLarge { what: "tokenizer.json".into(), limit: MAX_FILE });
-        }
-        let file: FileJson = read.map_err(|source| TextError::Json { what: "tokenizer.json".into(), source })?;
-        file.assemble()
+        FileJson::read(reader)?.assemble()
     }
 }
 
 /// The file; its small parts are kept as text until their size is known, because parsing them takes many times as much.
 #[derive(Deserialize)]
-struct FileJson {
+pub(crate) struct FileJson {
     #[serde(default, deserialize_with = "read_added")]
-    added_tokens: Vec<AddedToken>,
+    pub added_tokens: Vec<AddedToken>,
     normalizer: Option<Box<RawValue>>,
     pre_tokenizer: Option<Box<RawValue>>,
     post_processor: Option<Box<RawValue>>,
     decoder: Option<Box<RawValue>>,
     #[serde(deserialize_with = "read_model")]
-    model: ModelJson,
+    pub model: ModelJson,
+}
+
+/// What is done to text before BPE, and whether words become bytes after it.
+pub(crate) struct Before {
+    pub normalizers: Vec<Normalizer>,
+    pub splitters: Vec<Splitter>,
+    pub byte_level: bool,
 }
 
 impl FileJson {
-    fn assemble(self) -> Result<Tokenizer> {
-        let (mut normalizers, mut splitters, mut byte_level) = (Vec::new(), Vec::new(), false);
+    /// Reads the file; no more than [`MAX_FILE`] of it.
+    pub fn read(reader: impl BufRead) -> Result<Self> {
+        let mut limited = reader.take(MAX_FILE);
+        let read = serde_json::from_reader(&mut limited);
+        if limited.limit() == 0 {
+            return Err(TextError::TooLarge { what: "tokenizer.json".into(), limit: MAX_FILE });
+        }
+        read.map_err(|source| TextError::Json { what: "tokenizer.json".into(), source })
+    }
+
+    /// Normalizers and splitters.
+    pub fn before(&mut self) -> Result<Before> {
+        let mut before = Before { normalizers: Vec::new(), splitters: Vec::new(), byte_level: false };
+        if let Some(json) = part::<NormalizerJson>("normalizer", self.normalizer.take())? {
+            json.steps(&mut before.normalizers)?;
+        }
+        if let Some(json) = part::<PreTokenizerJson>("pre_tokenizer", self.pre_tokenizer.take())? {
+            json.steps(&mut before.splitters, &mut before.byte_level)?;
+        }
+        limits::check_steps(&before.normalizers, &before.splitters)?;
+        Ok(before)
+    }
+
+    fn assemble(mut self) -> Result<Tokenizer> {
+        let Before { normalizers, splitters, byte_level } = self.before()?;
         let (mut decoding, mut around) = (Decoding::default(), (Vec::new(), Vec::new()));
-        if let Some(json) = part::<NormalizerJson>("normalizer", self.normalizer)? {
-            json.steps(&mut normalizers)?;
-        }
-        if let Some(json) = part::<PreTokenizerJson>("pre_tokenizer", self.pre_tokenizer)? {
-            json.steps(&mut splitters, &mut byte_level)?;
-        }
         if let Some(json) = part::<DecoderJson>("decoder", self.decoder)? {
             json.apply(&mut decoding)?;
         }
         if let Some(json) = part::<PostProcessorJson>("post_processor", self.post_processor)? {
             json.around(&mut around)?;
         }
-        limits::check_steps(&normalizers, &splitters)?;
         let bpe = self.model.assemble(byte_level)?;
         Tokenizer::assemble(Parts { bpe, added: self.added_tokens, normalizers, splitters, decoding, around })
     }
@@ -118,13 +137,13 @@ impl<'de> Visitor<'de> for AddedVisitor {
 }
 
 /// The `model` part, its tables filled while it is read.
-struct ModelJson {
-    vocab: Vocab,
-    merges: Merges,
-    unk_token: Option<String>,
+pub(crate) struct ModelJson {
+    pub vocab: Vocab,
+    pub merges: Merges,
+    pub unk_token: Option<String>,
     fuse_unk: bool,
-    byte_fallback: bool,
-    ignore_merges: bool,
+    pub byte_fallback: bool,
+    pub ignore_merges: bool,
 }
 
 impl ModelJson {

@@ -28,6 +28,7 @@ mod layouts;
 mod learned_positions;
 mod masks;
 mod measuring;
+mod merging;
 mod models;
 mod not_finite;
 mod options;
@@ -37,6 +38,7 @@ mod picture;
 mod place;
 #[cfg(unix)]
 mod private;
+mod quantizing;
 mod records;
 mod reports;
 mod resuming;

@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{Error as IoError, ErrorKind};
+use std::io::{BufWriter, Error as IoError, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use super::storage::{Files, Storage};
+use super::storage::{Files, Storage, Stored};
 use crate::error::{Error, Result};
 
 /// Checks before a long run that `folder` can be made and written to at its end, and leaves nothing behind.
@@ -42,23 +42,50 @@ pub fn check_file(path: &Path) -> Result<()> {
 /// # Errors
 /// The system's; what was there stays then.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_file_with(path, |out| out.write_all(bytes).map_err(|error| Error::io(path, error)))
+}
+
+/// As [`write_file`], what is written coming piece by piece.
+///
+/// # Errors
+/// The system's, and those of `fill`; what was there stays then.
+pub fn write_file_with(path: &Path, fill: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     check_file(path)?;
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(name);
-    let written = Files.create(&temporary).and_then(|mut file| {
-        file.write_at(0, bytes)?;
-        file.sync()?;
-        Files.rename(&temporary, path)
+    let io = |error| Error::io(path, error);
+    let file = Files.create(&temporary).map_err(io)?;
+    let mut out = BufWriter::with_capacity(1 << 16, Appended { file, at: 0 });
+    let written = fill(&mut out).and_then(|()| {
+        out.flush().and_then(|()| out.get_mut().file.sync()).and_then(|()| Files.rename(&temporary, path)).map_err(io)
     });
     if let Err(error) = written {
         // Best effort on the way out of an error that is reported.
         let _ = Files.remove(&temporary);
-        return Err(Error::io(path, error));
+        return Err(error);
     }
     let folder = folder(path);
     Files.sync_folder(&folder).map_err(|error| Error::io(folder, error))
+}
+
+/// A file that is written from its start on.
+pub(super) struct Appended {
+    pub file: Box<dyn Stored>,
+    pub at: u64,
+}
+
+impl Write for Appended {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.file.write_at(self.at, bytes)?;
+        self.at += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 fn folder(path: &Path) -> PathBuf {
@@ -77,6 +104,20 @@ mod tests {
         write_file(&path, b"old").unwrap();
         write_file(&path, b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_whose_content_fails_half_way_is_as_before_and_nothing_stays_beside_it() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("model.gguf");
+        write_file(&path, b"old").unwrap();
+        let failed = write_file_with(&path, |out| {
+            out.write_all(&[0; 1 << 20]).unwrap();
+            Err(Error::Numbers("a weight is NaN".into()))
+        });
+        assert_eq!(failed.unwrap_err().to_string(), "a weight is NaN");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
     }
 

@@ -7,16 +7,17 @@
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use super::file::Appended;
 use super::hidden_folder;
-use super::storage::{Files, Storage, Stored};
+use super::storage::{Files, Storage};
 use crate::error::{Error, Result};
 
 /// The list of files that count.
 const LIST: &str = "put";
 /// What stands before the name of a file that is not in its place yet.
 const WAITING: &str = "put-";
-/// No list is longer.
-const LONGEST_LIST: u64 = 4096;
+/// No list is longer; a model of a thousand shards has half of this.
+const LONGEST_LIST: u64 = 1 << 16;
 
 /// Writes files of a folder.
 pub struct FolderWriter<'a> {
@@ -139,24 +140,6 @@ fn read_list(storage: &dyn Storage, path: &Path) -> Result<Vec<String>> {
     let plain = |name: &str| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
     let names: Vec<String> = text.lines().map(String::from).collect();
     if names.iter().all(|name| plain(name)) { Ok(names) } else { Err(fault()) }
-}
-
-/// A file that is written from its start on.
-struct Appended {
-    file: Box<dyn Stored>,
-    at: u64,
-}
-
-impl Write for Appended {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.file.write_at(self.at, bytes)?;
-        self.at += bytes.len() as u64;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -78,6 +78,15 @@ impl Meta {
         self.entries.iter().map(|entry| (&*entry.key, self.value(entry)))
     }
 
+    /// All keys, each with its whole entry as the file encodes it, for another file.
+    pub fn encoded(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.entries.iter().map(|entry| {
+            // Before the value: the key with its length, the type, and the type and number of an array's elements.
+            let before = 8 + entry.key.len() + 4 + entry.array.map_or(0, |_| 4 + 8);
+            (&*entry.key, &self.file.bytes()[entry.at - before..entry.at + entry.bytes])
+        })
+    }
+
     /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<Value<'_>> {
         self.find(key).map(|entry| self.value(entry))

@@ -64,6 +64,18 @@ impl Header {
         self.entries.1.extend(integers.flat_map(i32::to_le_bytes));
     }
 
+    /// An entry that is a list of floats.
+    pub fn floats(&mut self, key: &str, floats: impl ExactSizeIterator<Item = f32>) {
+        self.array(key, Kind::F32, floats.len());
+        self.entries.1.extend(floats.flat_map(f32::to_le_bytes));
+    }
+
+    /// An entry of another file, as [`super::Meta::encoded`] gives it.
+    pub fn encoded(&mut self, entry: &[u8]) {
+        self.entries.0 += 1;
+        self.entries.1.extend(entry);
+    }
+
     /// The next tensor, `dims` outermost first, of `bytes` bytes.
     pub fn tensor(&mut self, name: &str, dims: &[usize], ty: BlockType, bytes: usize) {
         let id = (0..u32::from(u8::MAX)).find(|&id| BlockType::from_ggml_id(id) == Some(ty));
