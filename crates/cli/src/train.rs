@@ -162,10 +162,11 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
     })
 }
 
-/// How the model continues a prompt, up to a line's end, with or without the adapter; through its chat template where it has one.
+/// How the model continues a prompt, up to a line's end, with or without the adapter; through the run's chat template where it has one.
 fn sample(options: &TrainOptions, prompt: &str, adapted: bool) -> Result<String, Failure> {
     let model = Model::open(&options.model).map_err(Failure::new)?;
-    let chat = model.chat_template().map_err(Failure::new)?.is_some();
+    let template = &options.data.template;
+    let chat = template.find(&model).map_err(Failure::new)?.map(|_| template.clone());
     drop(model);
     let mut text = String::new();
     let request = generate::Request {

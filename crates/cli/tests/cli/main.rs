@@ -42,5 +42,6 @@ mod reports;
 mod resuming;
 mod signals;
 mod spilling;
+mod talking;
 mod tasks;
 mod validating;

@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{Error as IoError, ErrorKind};
+use std::io::{Error as IoError, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use super::storage::{Files, Storage};
+use super::storage::{Files, Storage, Stored};
 use crate::error::{Error, Result};
 
 /// Checks before a long run that `folder` can be made and written to at its end, and leaves nothing behind.
@@ -42,13 +42,40 @@ pub fn check_file(path: &Path) -> Result<()> {
 /// # Errors
 /// The system's; what was there stays then.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    put(path, |file| file.write_at(0, bytes))
+}
+
+/// Adds a line to a text file, or makes one of it. The file is written anew: it has the whole line or none of it.
+///
+/// # Errors
+/// The system's; what was there stays then.
+pub fn append_line(path: &Path, line: &str) -> Result<()> {
+    put(path, |file| {
+        let (mut at, mut last) = (0, b'\n');
+        if path.exists() {
+            let (mut old, mut piece) = (fs::File::open(path)?, vec![0; 1 << 16]);
+            loop {
+                let read = old.read(&mut piece)?;
+                let Some(end) = piece[..read].last() else { break };
+                last = *end;
+                file.write_at(at, &piece[..read])?;
+                at += read as u64;
+            }
+        }
+        let between = if last == b'\n' { "" } else { "\n" };
+        file.write_at(at, format!("{between}{line}\n").as_bytes())
+    })
+}
+
+/// A new file at `path`, as `fill` fills it.
+fn put(path: &Path, fill: impl FnOnce(&mut dyn Stored) -> std::io::Result<()>) -> Result<()> {
     check_file(path)?;
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(name);
     let written = Files.create(&temporary).and_then(|mut file| {
-        file.write_at(0, bytes)?;
+        fill(&mut *file)?;
         file.sync()?;
         Files.rename(&temporary, path)
     });
@@ -77,6 +104,19 @@ mod tests {
         write_file(&path, b"old").unwrap();
         write_file(&path, b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn lines_are_added_behind_what_is_there() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("notes.jsonl");
+        append_line(&path, "one").unwrap();
+        append_line(&path, "two").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\ntwo\n");
+        fs::write(&path, "unended ".repeat(20_000)).unwrap();
+        append_line(&path, "three").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\nthree\n", "unended ".repeat(20_000)));
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
     }
 

@@ -47,6 +47,20 @@ pub enum TemplateChoice {
     None,
 }
 
+impl TemplateChoice {
+    /// The template, where there is one.
+    ///
+    /// # Errors
+    /// When it is missing or malformed.
+    pub fn find(&self, model: &Model) -> Result<Option<ChatTemplate>> {
+        match self {
+            TemplateChoice::Model => model.chat_template(),
+            TemplateChoice::File(path) => Ok(Some(ChatTemplate::from_file(path)?)),
+            TemplateChoice::None => Ok(None),
+        }
+    }
+}
+
 /// Records, and how they are to be read.
 #[derive(Clone, Debug)]
 pub struct DataOptions {
@@ -102,11 +116,7 @@ impl DataOptions {
     /// # Errors
     /// When it is missing or malformed.
     pub fn template(&self, model: &Model) -> Result<Option<ChatTemplate>> {
-        match &self.template {
-            TemplateChoice::Model => model.chat_template(),
-            TemplateChoice::File(path) => Ok(Some(ChatTemplate::from_file(path)?)),
-            TemplateChoice::None => Ok(None),
-        }
+        self.template.find(model)
     }
 
     /// What an evaluation reads of it: of a folder, what there is to validate on, else what there is to train on.
