@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use pocketune::beside::all_ends;
 use pocketune::model::{Model, Source};
 use pocketune::train::{Budget, GenerateOptions, Generator, RunOptions, Sampling, TemplateChoice};
-use pocketune_text::reply_ends;
 use serde_json::json;
 
 use crate::args::GenerateArgs;
@@ -52,14 +52,15 @@ impl Request {
         let model = Model::open(&self.model).map_err(Failure::new)?;
         model.check_next_token().map_err(Failure::new)?;
         let tokenizer = model.tokenizer().map_err(Failure::new)?;
-        let (mut prompt, mut ends) = (Vec::new(), reply_ends(&tokenizer, None));
+        let (mut prompt, adapter) = (Vec::new(), self.adapter.as_deref());
+        let mut template = None;
         if let Some(choice) = &self.chat {
-            let template = choice.find(&model).map_err(Failure::new)?;
-            let template = template.ok_or_else(|| Failure("--chat: the model has no chat template".into()))?;
+            let found = choice.find(&model, adapter).map_err(Failure::new)?;
+            let found = found.ok_or_else(|| Failure("--chat: the model has no chat template".into()))?;
             let messages = [json!({ "role": "user", "content": self.prompt })];
-            let rendered = template.render(&messages, None, true, tokenizer.ends()).map_err(Failure::new)?.text;
+            let rendered = found.render(&messages, None, true, tokenizer.ends()).map_err(Failure::new)?.text;
             tokenizer.encode(&rendered, false, &mut prompt);
-            ends = reply_ends(&tokenizer, Some(&template));
+            template = Some(found);
         } else {
             tokenizer.encode(&self.prompt, true, &mut prompt);
         }
@@ -67,7 +68,8 @@ impl Request {
             return Err(Failure("--prompt: no token in it".into()));
         }
         model.check_tokens(&prompt).map_err(|fault| Failure(format!("--prompt: {fault}")))?;
-        drop(model);
+        let ends = all_ends(&model, &tokenizer, template.as_ref(), adapter).map_err(Failure::new)?;
+        drop((model, template));
         let options = GenerateOptions {
             model: self.model,
             adapter: self.adapter,

@@ -116,6 +116,7 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
             val_split: args.val_split,
             seed: args.seed,
             test: args.test,
+            adapter: args.init_adapter.clone(),
             ..args.records.options(args.data.clone().map_or(demo::DATA, DataSource::Path))
         },
         adapter_path: args.adapter_path.clone(),
@@ -166,7 +167,8 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
 fn sample(options: &TrainOptions, prompt: &str, adapted: bool) -> Result<String, Failure> {
     let model = Model::open(&options.model).map_err(Failure::new)?;
     let template = &options.data.template;
-    let chat = template.find(&model).map_err(Failure::new)?.map(|_| template.clone());
+    let adapter = options.data.adapter.as_deref();
+    let chat = template.find(&model, adapter).map_err(Failure::new)?.map(|_| template.clone());
     drop(model);
     let mut text = String::new();
     let request = generate::Request {

@@ -9,6 +9,7 @@ use pocketune_formats::lora::{Kind, LoraFile, Pair, gguf_names, transposed};
 use pocketune_formats::peft::{AdapterConfig, Targets, TensorSpec, write_tensors};
 use pocketune_formats::{BlockType, mlx, peft};
 
+use crate::beside::Beside;
 use crate::error::{Error, Result};
 use crate::graph::{Naming, Target};
 use crate::model::Model;
@@ -37,7 +38,8 @@ pub fn convert(from: &Path, model: Option<&Model>, to: Kind, out: &Path) -> Resu
         return Err(Error::Adapter { path: from.into(), fault: fault.into() });
     }
     let linears = linears(from, &lora, model)?;
-    let whole = Whole { lora: &lora, linears, model };
+    let beside = if lora.kind == Kind::Gguf { Beside::of_gguf(from)? } else { Beside::of_folder(from)? };
+    let whole = Whole { lora: &lora, linears, model, beside };
     match to {
         Kind::Peft => whole.write_peft(out)?,
         Kind::Mlx => whole.write_mlx(out)?,
@@ -61,6 +63,7 @@ struct Whole<'a> {
     lora: &'a LoraFile,
     linears: Vec<Linear<'a>>,
     model: Option<&'a Model>,
+    beside: Beside,
 }
 
 fn linears<'a>(from: &Path, lora: &'a LoraFile, model: Option<&Model>) -> Result<Vec<Linear<'a>>> {
@@ -183,6 +186,7 @@ impl Whole<'_> {
         let mut writer = FolderWriter::open(out)?;
         self.write_folder(&mut writer, peft::TENSORS_FILE, peft::tensor_names, false)?;
         writer.file(peft::CONFIG_FILE, |out| out.write_all(config.to_json().as_bytes()))?;
+        self.beside.write(&mut writer)?;
         writer.commit()
     }
 
@@ -192,6 +196,7 @@ impl Whole<'_> {
         let mut writer = FolderWriter::open(out)?;
         self.write_folder(&mut writer, mlx::TENSORS_FILE, mlx::tensor_names, true)?;
         writer.file(mlx::CONFIG_FILE, |out| out.write_all(config.as_bytes()))?;
+        self.beside.write(&mut writer)?;
         writer.commit()
     }
 
@@ -239,7 +244,8 @@ impl Whole<'_> {
         header.text("adapter.type", "lora");
         header.float("adapter.lora.alpha", alpha as f32);
         let gguf = self.model.and_then(|model| model.files.gguf());
-        if let Some(template) = gguf.and_then(|gguf| gguf.meta().get_str("tokenizer.chat_template").ok()?) {
+        let models = || gguf.and_then(|gguf| gguf.meta().get_str("tokenizer.chat_template").ok()?);
+        if let Some(template) = self.beside.template.as_deref().or_else(models) {
             header.text("tokenizer.chat_template", template);
         }
         let mut data = Vec::new();

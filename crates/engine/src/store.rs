@@ -14,7 +14,7 @@ mod tokens;
 use std::path::{Path, PathBuf};
 
 pub use checkpoint::{Body, CHUNK, Checkpoints, Saved};
-pub use erase::{HOW, clear_leftovers, erase};
+pub use erase::{GENERATION, HOW, TEMPLATE, clear_leftovers, erase};
 pub use file::{append_line, check_file, check_writable, write_file};
 pub use folder::{FolderWriter, settle};
 pub use lock::RunLock;

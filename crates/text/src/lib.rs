@@ -33,6 +33,7 @@ pub use chat::{ChatTemplate, Ends, Rendered};
 pub use decode::Decoder;
 pub use error::{Result, TextError};
 pub use example::{Example, ExampleMaker, Mask};
+pub use hf_folder::generation_ends;
 pub use places::Place;
 pub use recipes::{Question, Recipe};
 pub use records::{Chat, Fields, Form, MAX_LINE, Reading, Record, Records};

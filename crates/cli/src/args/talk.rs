@@ -59,7 +59,7 @@ pub struct ChatArgs {
 
 #[derive(Args)]
 pub struct TemplateArgs {
-    /// A Jinja file in place of the model's chat template.
+    /// A Jinja file in place of the adapter's or the model's chat template.
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
 }
@@ -80,7 +80,7 @@ pub struct SamplingArgs {
 impl TemplateArgs {
     /// As the engine takes it.
     pub fn choice(&self) -> TemplateChoice {
-        self.chat_template.clone().map_or(TemplateChoice::Model, TemplateChoice::File)
+        self.chat_template.clone().map_or(TemplateChoice::Own, TemplateChoice::File)
     }
 }
 

@@ -44,4 +44,5 @@ mod signals;
 mod spilling;
 mod talking;
 mod tasks;
+mod travelling;
 mod validating;

@@ -131,9 +131,9 @@ impl Run<'_> {
         self
     }
 
-    /// Standard input stays open, for [`Child::stdin`].
-    pub fn asking(mut self) -> Self {
-        self.command.stdin(Stdio::piped());
+    /// Standard input stays open, for [`Child::stdin`], and what it says goes to a file, where it can be seen how much that is.
+    pub fn answering(mut self, file: &str) -> Self {
+        self.command.stdin(Stdio::piped()).stdout(fs::File::create(self.place.path(file)).unwrap());
         self
     }
 

@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use pocketune_text::{ChatTemplate, Ends};
 use serde_json::{Value, json};
@@ -181,15 +182,18 @@ fn the_first_interrupt_ends_a_reply_and_the_next_the_program() {
     chatty(&place);
     let run =
         place.pocketune("chat --precision f32 --max-tokens 1000000 --max-kv-size 1000100").model(place.path("llama"));
-    let mut child = run.asking().start();
+    let mut child = run.answering("heard").start();
     let mut typed = child.stdin.take().unwrap();
-    let mut heard = child.stdout.take().unwrap();
     let mut told = child.stderr.take().unwrap();
     let interrupt =
         || assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     for _ in 0..2 {
+        let heard = || std::fs::metadata(place.path("heard")).unwrap().len();
+        let before = heard();
         typed.write_all(b"Who?\n").unwrap();
-        heard.read_exact(&mut [0; 4]).unwrap();
+        while heard() < before + 4 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
         interrupt();
         until(&mut told, "(stopped)");
     }

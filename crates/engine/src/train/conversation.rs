@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
-use pocketune_text::{ChatTemplate, Tokenizer, reply_ends};
+use pocketune_text::{ChatTemplate, Tokenizer};
 use serde_json::{Value, json};
 
 use super::{GenerateOptions, Generator, TemplateChoice, adapter};
+use crate::beside::all_ends;
 use crate::error::{Error, Result};
 use crate::model::Model;
 
@@ -76,7 +77,7 @@ impl Conversation {
         let model = Model::open(&options.generate.model)?;
         model.check_next_token()?;
         let (tokenizer, template) = (model.tokenizer()?, template(&options, &model)?);
-        let ends = reply_ends(&tokenizer, Some(&template));
+        let ends = all_ends(&model, &tokenizer, Some(&template), options.generate.adapter.as_deref())?;
         let vocab = model.config.vocab;
         drop(model);
         let room = match options.room {
@@ -161,12 +162,14 @@ impl Conversation {
         }
         let generate = GenerateOptions { adapter: folder, ..self.options.generate.clone() };
         let options = ChatOptions { generate, ..self.options.clone() };
-        let template = template(&options, &Model::open(&options.generate.model)?)?;
+        let model = Model::open(&options.generate.model)?;
+        let template = template(&options, &model)?;
+        let ends = all_ends(&model, &self.tokenizer, Some(&template), options.generate.adapter.as_deref())?;
+        drop(model);
         // Two arenas at once would be more than the budget has.
         self.generator = None;
         let generator = Generator::new(&options.generate, self.room)?;
-        self.ends = reply_ends(&self.tokenizer, Some(&template));
-        (self.options, self.template) = (options, template);
+        (self.options, self.template, self.ends) = (options, template, ends);
         self.heed(generator);
         Ok(())
     }
@@ -231,7 +234,7 @@ impl Conversation {
 }
 
 fn template(options: &ChatOptions, model: &Model) -> Result<ChatTemplate> {
-    let found = options.template.find(model)?;
+    let found = options.template.find(model, options.generate.adapter.as_deref())?;
     found.ok_or_else(|| Error::Model {
         path: model.files.path().into(),
         fault: "the model has no chat template; --chat-template FILE names one, and generate continues plain text"

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pocketune_text::{ChatTemplate, Mask, Reading};
 
+use crate::beside::Beside;
 use crate::error::{Error, Result};
 use crate::model::Model;
 
@@ -39,8 +40,8 @@ impl DataSource {
 /// What turns conversations into text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TemplateChoice {
-    /// The model's own template.
-    Model,
+    /// The adapter's own template, where it has one, else the model's.
+    Own,
     /// A template in a file.
     File(PathBuf),
     /// Nothing: a prompt and its answer are joined, conversations are refused.
@@ -48,13 +49,17 @@ pub enum TemplateChoice {
 }
 
 impl TemplateChoice {
-    /// The template, where there is one.
+    /// The template for a model, perhaps with the adapter in a folder, where there is one.
     ///
     /// # Errors
     /// When it is missing or malformed.
-    pub fn find(&self, model: &Model) -> Result<Option<ChatTemplate>> {
+    pub fn find(&self, model: &Model, adapter: Option<&Path>) -> Result<Option<ChatTemplate>> {
         match self {
-            TemplateChoice::Model => model.chat_template(),
+            TemplateChoice::Own => match adapter.map(Beside::of_folder).transpose()?.and_then(|beside| beside.template)
+            {
+                Some(source) => Ok(Some(ChatTemplate::new(&source)?)),
+                None => model.chat_template(),
+            },
             TemplateChoice::File(path) => Ok(Some(ChatTemplate::from_file(path)?)),
             TemplateChoice::None => Ok(None),
         }
@@ -72,6 +77,8 @@ pub struct DataOptions {
     pub mask: Mask,
     /// What turns conversations into text.
     pub template: TemplateChoice,
+    /// The adapter whose template comes before the model's.
+    pub adapter: Option<PathBuf>,
     /// Whether lines that are no records are left out.
     pub skip_bad_lines: bool,
     /// The share of records that is kept for validation.
@@ -89,7 +96,8 @@ impl DataOptions {
             source,
             reading: Reading::default(),
             mask: Mask::None,
-            template: TemplateChoice::Model,
+            template: TemplateChoice::Own,
+            adapter: None,
             skip_bad_lines: false,
             val_split: None,
             seed: 0,
@@ -116,7 +124,7 @@ impl DataOptions {
     /// # Errors
     /// When it is missing or malformed.
     pub fn template(&self, model: &Model) -> Result<Option<ChatTemplate>> {
-        self.template.find(model)
+        self.template.find(model, self.adapter.as_deref())
     }
 
     /// What an evaluation reads of it: of a folder, what there is to validate on, else what there is to train on.
