@@ -35,6 +35,7 @@ pub use data::{BadLines, DataOptions, DataSource, Dataset, Prepared, Reader, Tem
 pub use evaluate::{EvalOptions, evaluate};
 pub use events::{Ending, Event, Host, Report, Summary};
 pub use generate::{GenerateOptions, Generator, Sampling};
+pub use keeper::updates_of;
 pub use keeping::{Every, Keeping, Resume, parse_time};
 pub use options::{LoraChoice, Optimizer, PolicyChoice, PrecisionChoice, RunOptions, TrainOptions};
 pub use passes::Passes;

@@ -68,17 +68,24 @@ impl LoraFile {
             return gguf(path);
         }
         if path.join(mlx::TENSORS_FILE).exists() && !path.join(peft::TENSORS_FILE).exists() {
-            let adapter = mlx::Adapter::open(path)?;
-            let factors = adapter.tensors.iter().map(|info| mlx::module(&info.name));
-            let modules = modules(&adapter.tensors, factors).map_err(|problem| fault(path, problem))?;
-            let (base_model, scale) = (adapter.base_model, adapter.scale);
-            return Self::new(Kind::Mlx, path, (adapter.file, adapter.tensors), modules, base_model, |_| scale);
+            return Self::from_mlx(path, mlx::Adapter::open(path)?);
         }
         let adapter = peft::Adapter::open(path)?;
         let (config, scale) = (adapter.config().clone(), adapter.config().scale());
         let modules = adapter.modules().clone();
         let (file, tensors) = (adapter.file().clone(), adapter.tensors().to_vec());
         Self::new(Kind::Peft, path, (file, tensors), modules, config.base_model, |_| scale)
+    }
+
+    /// Takes an adapter of MLX that lies at `path`.
+    ///
+    /// # Errors
+    /// When its tensors are no pairs of factors.
+    pub fn from_mlx(path: &Path, adapter: mlx::Adapter) -> Result<Self> {
+        let factors = adapter.tensors.iter().map(|info| mlx::module(&info.name));
+        let modules = modules(&adapter.tensors, factors).map_err(|problem| fault(path, problem))?;
+        let (base_model, scale) = (adapter.base_model, adapter.scale);
+        Self::new(Kind::Mlx, path, (adapter.file, adapter.tensors), modules, base_model, |_| scale)
     }
 
     fn new(
