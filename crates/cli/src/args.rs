@@ -2,9 +2,11 @@
 
 mod data;
 mod lora;
+mod talk;
 
 pub use data::DataArgs;
 pub use lora::LoraArgs;
+pub use talk::{ChatArgs, GenerateArgs};
 
 use std::path::PathBuf;
 
@@ -34,6 +36,8 @@ pub enum Command {
     Data(DataCommand),
     /// Continue a prompt.
     Generate(GenerateArgs),
+    /// Talk to a model, line by line.
+    Chat(ChatArgs),
     /// Measure what this machine reaches, and keep it for the planner.
     Bench(BenchArgs),
     /// Write an adapter for another runtime: PEFT, MLX, or llama.cpp (GGUF), from any of them.
@@ -403,36 +407,6 @@ pub struct PreviewArgs {
     pub batch_size: usize,
     #[command(flatten)]
     pub reading: DataArgs,
-}
-
-#[derive(Args)]
-pub struct GenerateArgs {
-    /// A GGUF file or a Hugging Face folder.
-    #[arg(long, short = 'm', value_name = "PATH")]
-    pub model: PathBuf,
-    /// A PEFT folder.
-    #[arg(long, alias = "adapter-path", value_name = "DIR")]
-    pub adapter: Option<PathBuf>,
-    /// The text to continue.
-    #[arg(long, short = 'p')]
-    pub prompt: String,
-    /// Put the prompt through the model's chat template, as a user's message.
-    #[arg(long)]
-    pub chat: bool,
-    /// Most tokens to generate.
-    #[arg(long, short = 'n', default_value_t = 100)]
-    pub max_tokens: usize,
-    /// Divides the logits; 0 always takes the most likely token.
-    #[arg(long, alias = "temperature", default_value_t = 0.0, allow_hyphen_values = true)]
-    pub temp: f32,
-    /// Draw only from the most likely tokens that together have this probability.
-    #[arg(long, default_value_t = 1.0, allow_hyphen_values = true)]
-    pub top_p: f32,
-    /// The seed of the draws.
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
-    #[command(flatten)]
-    pub run: RunArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -1,6 +1,6 @@
 //! `pocketune eval`.
 
-use pocketune::train::{DataSource, EvalOptions, Score, evaluate, score};
+use pocketune::train::{DataOptions, DataSource, EvalOptions, Score, evaluate, score};
 use serde_json::json;
 
 use crate::args::{EvalArgs, LogArg};
@@ -10,8 +10,8 @@ use crate::{Failure, say};
 pub fn run(args: EvalArgs) -> Result<(), Failure> {
     let options = EvalOptions {
         model: args.run.source(args.model),
+        data: DataOptions { adapter: args.adapter.clone(), ..args.records.options(DataSource::Path(args.data)) },
         adapter: args.adapter,
-        data: args.records.options(DataSource::Path(args.data)),
         batch_size: args.batch_size,
         max_seq_length: args.records.max_seq_length,
         budget: args.run.budget()?,

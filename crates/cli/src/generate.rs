@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use pocketune::beside::all_ends;
 use pocketune::model::{Model, Source};
-use pocketune::train::{Budget, GenerateOptions, Generator, RunOptions, Sampling};
+use pocketune::train::{Budget, GenerateOptions, Generator, RunOptions, Sampling, TemplateChoice};
 use serde_json::json;
 
 use crate::args::GenerateArgs;
@@ -14,14 +15,13 @@ const MOST_TOKENS: usize = 1 << 24;
 
 /// Generates and prints as tokens come.
 pub fn run(args: GenerateArgs) -> Result<(), Failure> {
-    let sampling = Sampling { temperature: args.temp, top_p: args.top_p, seed: args.seed };
     let request = Request {
         model: args.run.source(args.model),
         adapter: args.adapter,
         prompt: args.prompt,
-        chat: args.chat,
+        chat: args.chat.then(|| args.template.choice()),
         max_tokens: args.max_tokens,
-        sampling,
+        sampling: args.sampling.sampling(),
         budget: args.run.budget()?,
         run: args.run.options(),
     };
@@ -35,7 +35,8 @@ pub struct Request {
     pub model: Source,
     pub adapter: Option<PathBuf>,
     pub prompt: String,
-    pub chat: bool,
+    /// For a prompt that is a user's message, what turns it into text.
+    pub chat: Option<TemplateChoice>,
     pub max_tokens: usize,
     pub sampling: Sampling,
     pub budget: Budget,
@@ -51,13 +52,15 @@ impl Request {
         let model = Model::open(&self.model).map_err(Failure::new)?;
         model.check_next_token().map_err(Failure::new)?;
         let tokenizer = model.tokenizer().map_err(Failure::new)?;
-        let mut prompt = Vec::new();
-        if self.chat {
-            let template = model.chat_template().map_err(Failure::new)?;
-            let template = template.ok_or_else(|| Failure("--chat: the model has no chat template".into()))?;
+        let (mut prompt, adapter) = (Vec::new(), self.adapter.as_deref());
+        let mut template = None;
+        if let Some(choice) = &self.chat {
+            let found = choice.find(&model, adapter).map_err(Failure::new)?;
+            let found = found.ok_or_else(|| Failure("--chat: the model has no chat template".into()))?;
             let messages = [json!({ "role": "user", "content": self.prompt })];
-            let rendered = template.render(&messages, None, true, tokenizer.ends()).map_err(Failure::new)?.text;
+            let rendered = found.render(&messages, None, true, tokenizer.ends()).map_err(Failure::new)?.text;
             tokenizer.encode(&rendered, false, &mut prompt);
+            template = Some(found);
         } else {
             tokenizer.encode(&self.prompt, true, &mut prompt);
         }
@@ -65,7 +68,8 @@ impl Request {
             return Err(Failure("--prompt: no token in it".into()));
         }
         model.check_tokens(&prompt).map_err(|fault| Failure(format!("--prompt: {fault}")))?;
-        drop(model);
+        let ends = all_ends(&model, &tokenizer, template.as_ref(), adapter).map_err(Failure::new)?;
+        drop((model, template));
         let options = GenerateOptions {
             model: self.model,
             adapter: self.adapter,
@@ -78,7 +82,7 @@ impl Request {
         let (mut left, mut piece) = (self.max_tokens, String::new());
         generator
             .generate(&prompt, &mut |token| {
-                if left == 0 || Some(token) == tokenizer.eos() {
+                if left == 0 || ends.contains(&token) {
                     return false;
                 }
                 left -= 1;

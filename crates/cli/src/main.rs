@@ -3,6 +3,7 @@
 
 mod args;
 mod bench;
+mod chat;
 mod conditions;
 mod config;
 mod convert;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Eval(args) => eval::run(args),
         Command::Data(DataCommand::Preview(args)) => data::preview(&args),
         Command::Generate(args) => generate::run(args),
+        Command::Chat(args) => chat::run(args),
         Command::Bench(args) => bench::run(&args),
         Command::Convert(args) => convert::run(&args),
         Command::Merge(args) => merge::run(args),

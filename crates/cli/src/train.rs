@@ -99,6 +99,7 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
             val_split: args.val_split,
             seed: args.seed,
             test: args.test,
+            adapter: args.lora.init_adapter.clone(),
             ..args.records.options(args.data.clone().map_or(demo::DATA, DataSource::Path))
         },
         adapter_path: args.adapter_path.clone(),
@@ -146,10 +147,12 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
     })
 }
 
-/// How the model continues a prompt, up to a line's end, with or without the adapter; through its chat template where it has one.
+/// How the model continues a prompt, up to a line's end, with or without the adapter; through the run's chat template where it has one.
 fn sample(options: &TrainOptions, prompt: &str, adapted: bool) -> Result<String, Failure> {
     let model = Model::open(&options.model).map_err(Failure::new)?;
-    let chat = model.chat_template().map_err(Failure::new)?.is_some();
+    let template = &options.data.template;
+    let adapter = options.data.adapter.as_deref();
+    let chat = template.find(&model, adapter).map_err(Failure::new)?.map(|_| template.clone());
     drop(model);
     let mut text = String::new();
     let request = generate::Request {

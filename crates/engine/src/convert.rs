@@ -10,6 +10,7 @@ use pocketune_formats::lora::{Kind, LoraFile, Pair, gguf_names, transposed};
 use pocketune_formats::peft::{AdapterConfig, Patterns, Targets, TensorSpec, write_tensors};
 use pocketune_formats::{BlockType, mlx, peft};
 
+use crate::beside::Beside;
 use crate::error::{Error, Result};
 use crate::graph::{LoraSpec, Naming, Target};
 use crate::model::Model;
@@ -38,7 +39,8 @@ pub fn convert(from: &Path, model: Option<&Model>, to: Kind, out: &Path) -> Resu
         return Err(Error::Adapter { path: from.into(), fault: fault.into() });
     }
     let linears = linears(from, &lora, model)?;
-    let whole = Whole { lora: &lora, linears, model };
+    let beside = if lora.kind == Kind::Gguf { Beside::of_gguf(from)? } else { Beside::of_folder(from)? };
+    let whole = Whole { lora: &lora, linears, model, beside };
     match to {
         Kind::Peft => whole.write_peft(out)?,
         Kind::Mlx => whole.write_mlx(out)?,
@@ -62,6 +64,7 @@ struct Whole<'a> {
     lora: &'a LoraFile,
     linears: Vec<Linear<'a>>,
     model: Option<&'a Model>,
+    beside: Beside,
 }
 
 /// The linears that an adapter changes, in order, checked against the model where there is one.
@@ -192,6 +195,7 @@ impl Whole<'_> {
         let mut writer = FolderWriter::open(out)?;
         self.write_folder(&mut writer, peft::TENSORS_FILE, |path| peft::tensor_names(path, false), own, false)?;
         writer.file(peft::CONFIG_FILE, |out| out.write_all(config.to_json().as_bytes()))?;
+        self.beside.write(&mut writer)?;
         writer.commit()
     }
 
@@ -203,6 +207,7 @@ impl Whole<'_> {
         let mut writer = FolderWriter::open(out)?;
         self.write_folder(&mut writer, mlx::TENSORS_FILE, mlx::tensor_names, evened, true)?;
         writer.file(mlx::CONFIG_FILE, |out| out.write_all(config.as_bytes()))?;
+        self.beside.write(&mut writer)?;
         writer.commit()
     }
 
@@ -264,7 +269,8 @@ impl Whole<'_> {
         header.text("adapter.type", "lora");
         header.float("adapter.lora.alpha", alpha as f32);
         let gguf = self.model.and_then(|model| model.files.gguf());
-        if let Some(template) = gguf.and_then(|gguf| gguf.meta().get_str("tokenizer.chat_template").ok()?) {
+        let models = || gguf.and_then(|gguf| gguf.meta().get_str("tokenizer.chat_template").ok()?);
+        if let Some(template) = self.beside.template.as_deref().or_else(models) {
             header.text("tokenizer.chat_template", template);
         }
         let mut data = Vec::new();

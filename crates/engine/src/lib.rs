@@ -5,6 +5,7 @@
 //! arena, [`train`] repeats it, and [`store`] writes what is left behind. Nothing here opens a socket.
 
 pub mod backend;
+pub mod beside;
 pub mod conditions;
 pub mod convert;
 pub mod error;

@@ -14,8 +14,8 @@ mod tokens;
 use std::path::{Path, PathBuf};
 
 pub use checkpoint::{Body, CHUNK, Checkpoints, Saved};
-pub use erase::{HOW, clear_leftovers, erase};
-pub use file::{check_file, check_writable, write_file, write_file_with};
+pub use erase::{GENERATION, HOW, TEMPLATE, clear_leftovers, erase};
+pub use file::{append_line, check_file, check_writable, write_file, write_file_with};
 pub use folder::{FolderWriter, settle};
 pub use lock::RunLock;
 pub use profile::{find_profile, keep_profile, processor};

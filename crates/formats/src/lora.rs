@@ -86,11 +86,7 @@ impl LoraFile {
             return gguf(path);
         }
         if path.join(mlx::TENSORS_FILE).exists() && !path.join(peft::TENSORS_FILE).exists() {
-            let adapter = mlx::Adapter::open(path)?;
-            let factors = adapter.tensors.iter().map(|info| mlx::module(&info.name));
-            let modules = modules(&adapter.tensors, factors).map_err(|problem| fault(path, problem))?;
-            let (base_model, scale) = (adapter.base_model, adapter.scale);
-            return Self::new(Kind::Mlx, path, (adapter.file, adapter.tensors), modules, base_model, |_, _| scale);
+            return Self::from_mlx(path, mlx::Adapter::open(path)?);
         }
         let adapter = peft::Adapter::open(path)?;
         let config = adapter.config().clone();
@@ -98,6 +94,17 @@ impl LoraFile {
         let (file, tensors) = (adapter.file().clone(), adapter.tensors().to_vec());
         let base_model = config.base_model.clone();
         Self::new(Kind::Peft, path, (file, tensors), modules, base_model, |module, _| config.scale_of(module))
+    }
+
+    /// Takes an adapter of MLX that lies at `path`.
+    ///
+    /// # Errors
+    /// When its tensors are no pairs of factors.
+    pub fn from_mlx(path: &Path, adapter: mlx::Adapter) -> Result<Self> {
+        let factors = adapter.tensors.iter().map(|info| mlx::module(&info.name));
+        let modules = modules(&adapter.tensors, factors).map_err(|problem| fault(path, problem))?;
+        let (base_model, scale) = (adapter.base_model, adapter.scale);
+        Self::new(Kind::Mlx, path, (adapter.file, adapter.tensors), modules, base_model, |_, _| scale)
     }
 
     fn new(

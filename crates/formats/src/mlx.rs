@@ -40,7 +40,14 @@ impl Adapter {
     /// # Errors
     /// When a file is missing or malformed, or the adapter is not plain LoRA.
     pub fn open(folder: &Path) -> Result<Self> {
-        let folder = Folder::open(folder)?;
+        Self::read(&Folder::open(folder)?)
+    }
+
+    /// Reads the adapter of a folder.
+    ///
+    /// # Errors
+    /// When a file is missing or malformed, or the adapter is not plain LoRA.
+    pub fn read(folder: &Folder) -> Result<Self> {
         let config: Option<Map<String, Value>> = folder.document(CONFIG_FILE, MAX_CONFIG_BYTES)?;
         let Some(config) = config else {
             return Err(Error::FolderLacks { path: folder.path().into(), wanted: CONFIG_FILE, hint: String::new() });

@@ -2,14 +2,17 @@
 //! and uses what it made. It answers whether the file was accepted; it panics where an error is not one line.
 
 mod chat_template;
+mod checkpoint;
 mod config;
 mod gguf;
 mod index;
+mod mlx;
 mod peft;
 mod records;
 mod safetensors;
 mod tokenizer_config;
 mod tokenizer_json;
+mod yaml;
 
 use std::fmt::Display;
 
@@ -31,7 +34,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const ALL: [Target; 9] = [
+pub const ALL: [Target; 12] = [
     gguf::TARGET,
     safetensors::TARGET,
     index::TARGET,
@@ -41,6 +44,9 @@ pub const ALL: [Target; 9] = [
     chat_template::TARGET,
     peft::TARGET,
     records::TARGET,
+    mlx::TARGET,
+    checkpoint::TARGET,
+    yaml::TARGET,
 ];
 
 /// Words of JSON files.

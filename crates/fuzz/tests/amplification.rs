@@ -180,3 +180,32 @@ fn patterns_and_steps_of_tokenizers() {
     });
     keeps_the_rules("tokenizer_json", "marks", sequence(marks.to_vec()));
 }
+
+#[test]
+fn configurations() {
+    keeps_the_rules("yaml", "keys", filled(1 << 20, |i| format!("{i:x}:\n")));
+    keeps_the_rules("yaml", "a list", format!("a: [{}]", "b,".repeat(1 << 19)));
+    keeps_the_rules("yaml", "dashes", format!("a:\n{}", "- b\n".repeat(1 << 18)));
+    keeps_the_rules("yaml", "a long value", format!("a: {}", "b ".repeat(1 << 19)));
+}
+
+#[test]
+fn checkpoints() {
+    let file = |header: &str| {
+        let before = [b"pocketune state\n", &(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+        // The checksum is mended by the target.
+        [&before[..], &[0; 32]].concat()
+    };
+    let terms = filled((1 << 20) - 200, |i| format!(r#""{i:x}":"","#));
+    keeps_the_rules("checkpoint", "terms", file(&format!(r#"{{"format":1,"terms":{{{terms}"z":""}}}}"#)));
+    let zeros = filled((1 << 20) - 200, |_| "0,".into());
+    keeps_the_rules("checkpoint", "an unknown list", file(&format!(r#"{{"format":1,"x":[{zeros}0]}}"#)));
+}
+
+#[test]
+fn adapters_of_mlx() {
+    let zeros = filled((1 << 20) - 200, |_| "0,".into());
+    keeps_the_rules("mlx", "a list", format!("{{\"lora_parameters\":{{\"scale\":1.0,\"keys\":[{zeros}0]}}}}\n---\n"));
+    let objects = filled((1 << 20) - 200, |i| format!(r#""{i:x}":{{}},"#));
+    keeps_the_rules("mlx", "objects", format!("{{{objects}\"lora_parameters\":{{\"scale\":1.0}}}}\n---\n"));
+}

@@ -38,6 +38,8 @@ const MARKS: [char; 2] = ['\u{FDD0}', '\u{FDD1}'];
 /// A compiled chat template.
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    /// As it was given.
+    given: String,
     marks_assistant: bool,
 }
 
@@ -88,6 +90,7 @@ impl ChatTemplate {
         }
         let mut environment = work::environment();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(template_error)?;
+        let given = source.to_string();
         let (source, marks_assistant) = with_generation_calls(source);
         let template = rewrite::rewrite(&source, syntax).map_err(template_error)?;
         environment.set_fuel(Some(FUEL));
@@ -98,7 +101,7 @@ impl ChatTemplate {
         environment.add_function("marked_generation", marked_generation);
         work::add_filter(&mut environment, "tojson", Value::from_function(to_json), work::Price::Written);
         work::add_template(&mut environment, NAME, template).map_err(template_error)?;
-        Ok(Self { environment, marks_assistant })
+        Ok(Self { environment, given, marks_assistant })
     }
 
     /// Looks for the template of a Hugging Face folder: chat_template.jinja, else tokenizer_config.json.
@@ -140,6 +143,11 @@ impl ChatTemplate {
         let read = file.take(MAX_SOURCE as u64 + 1).read_to_string(&mut source);
         read.map_err(|error| TextError::io(path, error))?;
         Self::new(&source)
+    }
+
+    /// The template's text, as it was given.
+    pub fn into_source(self) -> String {
+        self.given
     }
 
     /// Whether the template marks what the assistant writes.

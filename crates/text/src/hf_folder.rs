@@ -17,6 +17,9 @@ const MAX_FILE: usize = 8 << 20;
 /// The largest field that is read of one: parsing may take sixteen times as much.
 const MAX_FIELD: usize = 1 << 19;
 
+/// The most tokens that a reply may end with; real models name up to three.
+const MAX_ENDS: usize = 64;
+
 /// What tokenizer_config.json says of the ends of a text, not yet parsed.
 #[derive(Deserialize)]
 struct TokenizerConfig<'a> {
@@ -90,6 +93,24 @@ impl Tokenizer {
         }
         tokenizer.set_ends(bos, eos);
         Ok(tokenizer)
+    }
+}
+
+/// The tokens that end a reply by generation_config.json of a folder; none where there is no such file.
+///
+/// # Errors
+/// When the file is malformed or names too many.
+pub fn generation_ends(folder: &Folder) -> Result<Vec<u32>> {
+    let what = "generation_config.json";
+    let Some(file) = folder.small(what, MAX_FILE)? else { return Ok(Vec::new()) };
+    let config: ModelConfig = parse(what, file.bytes())?;
+    match field(what, config.eos_token_id)? {
+        None => Ok(Vec::new()),
+        Some(IdJson::One(id)) => Ok(vec![id]),
+        Some(IdJson::Many(ids)) if ids.len() <= MAX_ENDS => Ok(ids),
+        Some(IdJson::Many(_)) => {
+            Err(TextError::TooLarge { what: format!("the list eos_token_id of {what}"), limit: MAX_ENDS as u64 })
+        }
     }
 }
 

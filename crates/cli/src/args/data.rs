@@ -85,7 +85,7 @@ impl DataArgs {
                 MaskArg::None => Mask::None,
             },
             template: match &self.chat_template {
-                None => TemplateChoice::Model,
+                None => TemplateChoice::Own,
                 Some(path) if path.as_os_str() == "none" => TemplateChoice::None,
                 Some(path) => TemplateChoice::File(path.clone()),
             },

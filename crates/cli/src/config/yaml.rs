@@ -2,6 +2,9 @@
 //! lists as `[a, b]` or as lines with dashes. It refuses everything else (deeper nesting, anchors, several documents) with its line, so that
 //! nothing is read otherwise than a full YAML reader would read it.
 
+/// The most keys, and the most values of all of them; no command has a tenth of it.
+const MOST: usize = 1024;
+
 /// A value: one word or text, or several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -13,6 +16,12 @@ pub struct Entry {
     pub values: Vec<String>,
 }
 
+/// What begins something that is no plain word.
+const SIGNS: [char; 12] = ['{', '}', '&', '*', '!', '|', '>', '%', '@', '`', '[', ']'];
+const NOT_PLAIN: &str =
+    "a mapping, an anchor, a tag or a block; only words, numbers, quoted texts and lists of them are understood here";
+const TOO_MANY: &str = "more values than any command has";
+
 /// Reads a configuration; the error is its fault in words, with its line.
 pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
     let mut entries: Vec<Entry> = Vec::new();
@@ -20,6 +29,7 @@ pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
     let mut open = false;
     // The key that the lines indented so far belong to.
     let mut outer: Option<(String, Option<usize>)> = None;
+    let mut values_left = MOST;
     for (number, line) in (1..).zip(text.trim_start_matches('\u{FEFF}').lines()) {
         let fault = |reason: &str| format!("line {number}: {reason}");
         if line.trim().is_empty() || line.trim_start().starts_with('#') || (number == 1 && line.trim_end() == "---") {
@@ -32,6 +42,7 @@ pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
         if let Some(item) = content.strip_prefix("- ") {
             let entry = entries.last_mut().filter(|_| open).ok_or_else(|| fault("a dash without a key before it"))?;
             entry.values.extend(scalar(item).map_err(fault)?);
+            values_left = values_left.checked_sub(1).ok_or_else(|| fault(TOO_MANY))?;
             continue;
         }
         let indent = line.len() - content.len();
@@ -50,6 +61,9 @@ pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
         if !(rest.is_empty() || rest.starts_with(' ')) {
             return Err(fault("no blank behind the colon"));
         }
+        if key.starts_with(SIGNS) || key.starts_with('?') {
+            return Err(fault(NOT_PLAIN));
+        }
         let mut key = key.trim_matches(['"', '\'']).to_owned();
         match &outer {
             Some((outer, _)) if inside => key = format!("{outer}.{key}"),
@@ -58,21 +72,28 @@ pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
         if let Some(before) = entries.iter().find(|entry| entry.key == key) {
             return Err(fault(&format!("`{key}` is there already, in line {}", before.line)));
         }
+        if entries.len() == MOST {
+            return Err(fault("more keys than any command has"));
+        }
         let values = match rest.trim().strip_prefix('[') {
-            Some(list) => list_of(list).map_err(fault)?,
+            Some(list) => list_of(list, values_left).map_err(fault)?,
             None => scalar(rest).map_err(fault)?.into_iter().collect(),
         };
+        values_left = values_left.saturating_sub(values.len());
         open = values.is_empty();
         entries.push(Entry { line: number, key, values });
     }
     Ok(entries)
 }
 
-/// A list that began with `[`.
-fn list_of(text: &str) -> Result<Vec<String>, &'static str> {
+/// A list that began with `[`, of at most so many values.
+fn list_of(text: &str, most: usize) -> Result<Vec<String>, &'static str> {
     let text = without_comment(text);
     let inside = text.trim_end().strip_suffix(']').ok_or("a list ends with `]` on its line")?;
     let items = inside.split(',').filter(|item| !item.trim().is_empty());
+    if items.clone().nth(most).is_some() {
+        return Err(TOO_MANY);
+    }
     Ok(items.map(scalar).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
@@ -94,9 +115,7 @@ fn scalar(text: &str) -> Result<Option<String>, &'static str> {
     let word = without_comment(text).trim();
     match word {
         "" | "~" | "null" => Ok(None),
-        _ if word.starts_with(['{', '}', '&', '*', '!', '|', '>', '%', '@', '`', '[', ']']) => Err(
-            "a mapping, an anchor, a tag or a block; only words, numbers, quoted texts and lists of them are understood here",
-        ),
+        _ if word.starts_with(SIGNS) => Err(NOT_PLAIN),
         _ if word.contains(": ") || word.ends_with(':') => Err("a mapping inside a value"),
         _ => Ok(Some(word.to_owned())),
     }
@@ -182,9 +201,43 @@ mod tests {
             ("- a", "line 1: a dash"),
             ("a: *b", "line 1: a mapping, an anchor"),
             ("\ta: b", "line 1: YAML is indented"),
+            ("a: [b, [c]]", "line 1: a mapping, an anchor"),
+            ("a: [\"b, c]", "line 1: a quote"),
+            ("a: |", "line 1: a mapping, an anchor"),
+            ("a: >-\n  b", "line 1: a mapping, an anchor"),
+            ("a: !!int 5", "line 1: a mapping, an anchor"),
+            ("a: &b c", "line 1: a mapping, an anchor"),
+            ("%YAML 1.2", "line 1: no `key: value`"),
+            ("a: 1\n---\nb: 2", "line 2: no `key: value`"),
+            ("a: 1\n...", "line 2: no `key: value`"),
+            ("? a\n: b", "line 1: no `key: value`"),
+            ("a: 'it''s'", "line 1: quotes and escapes"),
+            ("a: @b", "line 1: a mapping, an anchor"),
+            ("a: `b`", "line 1: a mapping, an anchor"),
+            ("a: b:", "line 1: a mapping inside"),
+            ("a: 1\n- b", "line 2: a dash without a key"),
+            ("a:\n- b: c", "line 2: a mapping inside"),
+            ("a:\n- b\nc: 1\n- d", "line 4: a dash without a key"),
+            ("{a: 1}", "line 1: a mapping, an anchor"),
+            ("? a: 1", "line 1: a mapping, an anchor"),
+            ("[a]: 1", "line 1: a mapping, an anchor"),
+            ("a: ]", "line 1: a mapping, an anchor"),
         ] {
             assert!(parse(text).is_err_and(|fault| fault.starts_with(words)), "{text}: {:?}", parse(text));
         }
+    }
+
+    #[test]
+    fn more_than_any_command_has_is_refused() {
+        let keys = |count: usize| (0..count).map(|key| format!("k{key}:\n")).collect::<String>();
+        assert_eq!(parse(&keys(MOST)).unwrap().len(), MOST);
+        assert_eq!(parse(&keys(MOST + 1)).unwrap_err(), "line 1025: more keys than any command has");
+        let list = |count: usize| format!("a: [{}]\n", "b,".repeat(count));
+        assert_eq!(parse(&list(MOST)).unwrap()[0].values.len(), MOST);
+        assert_eq!(parse(&list(MOST + 1)).unwrap_err(), "line 1: more values than any command has");
+        let dashes = |count: usize| format!("a:\n{}", "- b\n".repeat(count));
+        assert_eq!(parse(&dashes(MOST)).unwrap()[0].values.len(), MOST);
+        assert_eq!(parse(&dashes(MOST + 1)).unwrap_err(), "line 1026: more values than any command has");
     }
 
     #[test]

@@ -44,5 +44,7 @@ mod reports;
 mod resuming;
 mod signals;
 mod spilling;
+mod talking;
 mod tasks;
+mod travelling;
 mod validating;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -120,6 +120,20 @@ impl Run<'_> {
 
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.command.env(name, value);
+        self
+    }
+
+    /// What it reads on standard input.
+    pub fn reading(mut self, text: &str) -> Self {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(text.as_bytes()).and_then(|()| file.rewind()).unwrap();
+        self.command.stdin(file);
+        self
+    }
+
+    /// Standard input stays open, for [`Child::stdin`], and what it says goes to a file, where it can be seen how much that is.
+    pub fn answering(mut self, file: &str) -> Self {
+        self.command.stdin(Stdio::piped()).stdout(fs::File::create(self.place.path(file)).unwrap());
         self
     }
 

@@ -12,6 +12,10 @@ use crate::error::{Error, Result};
 
 /// What says how an adapter was made, beside it.
 pub const HOW: &str = "pocketune.yaml";
+/// The chat template that it was trained through.
+pub const TEMPLATE: &str = "chat_template.jinja";
+/// The tokens that end a reply.
+pub const GENERATION: &str = "generation_config.json";
 
 /// Deletes the state of the run whose adapter folder is `run`, and the adapter as well where that is wanted. The result is the number of
 /// files that are gone.
@@ -48,9 +52,10 @@ pub fn erase(run: &Path, adapter: bool) -> Result<usize> {
     }
     if adapter && is_adapter {
         adapters.iter().try_for_each(|path| remove(path))?;
-        let how = run.join(HOW);
-        if fs::symlink_metadata(&how).is_ok_and(|there| there.is_file()) {
-            remove(&how)?;
+        for beside in [HOW, TEMPLATE, GENERATION].map(|name| run.join(name)) {
+            if fs::symlink_metadata(&beside).is_ok_and(|there| there.is_file()) {
+                remove(&beside)?;
+            }
         }
     }
     if has_state {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{BufWriter, Error as IoError, ErrorKind, Write};
+use std::io::{BufWriter, Error as IoError, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::storage::{Files, Storage, Stored};
@@ -43,6 +43,28 @@ pub fn check_file(path: &Path) -> Result<()> {
 /// The system's; what was there stays then.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     write_file_with(path, |out| out.write_all(bytes).map_err(|error| Error::io(path, error)))
+}
+
+/// Adds a line to a text file, or makes one of it. The file is written anew: it has the whole line or none of it.
+///
+/// # Errors
+/// The system's; what was there stays then.
+pub fn append_line(path: &Path, line: &str) -> Result<()> {
+    let copy = |out: &mut dyn Write| {
+        let mut last = b'\n';
+        if path.exists() {
+            let (mut old, mut piece) = (fs::File::open(path)?, vec![0; 1 << 16]);
+            loop {
+                let read = old.read(&mut piece)?;
+                let Some(end) = piece[..read].last() else { break };
+                last = *end;
+                out.write_all(&piece[..read])?;
+            }
+        }
+        let between = if last == b'\n' { "" } else { "\n" };
+        out.write_all(format!("{between}{line}\n").as_bytes())
+    };
+    write_file_with(path, |out| copy(out).map_err(|error| Error::io(path, error)))
 }
 
 /// As [`write_file`], what is written coming piece by piece.
@@ -118,6 +140,19 @@ mod tests {
         });
         assert_eq!(failed.unwrap_err().to_string(), "a weight is NaN");
         assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn lines_are_added_behind_what_is_there() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("notes.jsonl");
+        append_line(&path, "one").unwrap();
+        append_line(&path, "two").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\ntwo\n");
+        fs::write(&path, "unended ".repeat(20_000)).unwrap();
+        append_line(&path, "three").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\nthree\n", "unended ".repeat(20_000)));
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
     }
 

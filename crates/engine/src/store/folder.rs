@@ -2,7 +2,7 @@
 //!
 //! They are written and synced inside the hidden folder; a list of their names that appears there is the moment at which the new ones
 //! count. Then they are moved to their places. A run that ends in between leaves the list, and the next look at the folder moves what is
-//! left. Other files in the folder are not touched.
+//! left. A name with `-` before it in the list is of a file that goes away with the old ones. Other files in the folder are not touched.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ use crate::error::{Error, Result};
 const LIST: &str = "put";
 /// What stands before the name of a file that is not in its place yet.
 const WAITING: &str = "put-";
+/// What stands before a name in the list whose file goes away.
+const GONE: char = '-';
 /// No list is longer; a model of a thousand shards has half of this.
 const LONGEST_LIST: u64 = 1 << 16;
 
@@ -27,6 +29,8 @@ pub struct FolderWriter<'a> {
     /// Whether the folder was made here, so that it goes away again if nothing is finished.
     made: bool,
     names: Vec<String>,
+    /// Files of earlier writers that these ones have no like of.
+    gone: Vec<String>,
     done: bool,
 }
 
@@ -48,7 +52,7 @@ impl<'a> FolderWriter<'a> {
         let hidden = hidden_folder(folder);
         settle(storage, folder)?;
         storage.make_folder(&hidden).map_err(|error| Error::io(folder, error))?;
-        Ok(Self { storage, folder: folder.into(), hidden, made, names: Vec::new(), done: false })
+        Ok(Self { storage, folder: folder.into(), hidden, made, names: Vec::new(), gone: Vec::new(), done: false })
     }
 
     /// Writes one file and makes it durable, not yet in its place.
@@ -65,6 +69,11 @@ impl<'a> FolderWriter<'a> {
         written.map_err(io)
     }
 
+    /// Says that the folder has no such file once the others are in place.
+    pub fn without(&mut self, name: &str) {
+        self.gone.push(format!("{GONE}{name}"));
+    }
+
     /// Puts all files in place.
     ///
     /// # Errors
@@ -73,7 +82,9 @@ impl<'a> FolderWriter<'a> {
         let io = |error| Error::io(&self.folder, error);
         let (early, list) = (self.hidden.join("put.tmp"), self.hidden.join(LIST));
         let mut file = self.storage.create(&early).map_err(io)?;
-        file.write_at(0, self.names.join("\n").as_bytes()).and_then(|()| file.sync()).map_err(io)?;
+        file.write_at(0, [&self.names[..], &self.gone].concat().join("\n").as_bytes())
+            .and_then(|()| file.sync())
+            .map_err(io)?;
         // The names that are listed are on disk before the list is.
         self.storage.sync_folder(&self.hidden).map_err(io)?;
         self.storage.rename(&early, &list).map_err(io)?;
@@ -106,7 +117,14 @@ pub fn settle(storage: &dyn Storage, folder: &Path) -> Result<()> {
     let names = storage.names(&hidden).map_err(io)?;
     let ours = |name: &&String| *name == LIST || *name == "put.tmp" || name.starts_with(WAITING);
     if names.iter().any(|name| name == LIST) {
+        let there = storage.names(folder).map_err(io)?;
         for name in read_list(storage, &hidden.join(LIST))? {
+            if let Some(gone) = name.strip_prefix(GONE) {
+                if there.iter().any(|name| name == gone) {
+                    storage.remove(&folder.join(gone)).map_err(io)?;
+                }
+                continue;
+            }
             let waiting = format!("{WAITING}{name}");
             if names.contains(&waiting) {
                 storage.rename(&hidden.join(waiting), &folder.join(name)).map_err(io)?;
@@ -139,7 +157,7 @@ fn read_list(storage: &dyn Storage, path: &Path) -> Result<Vec<String>> {
     let text = String::from_utf8(text).map_err(|_| fault())?;
     let plain = |name: &str| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
     let names: Vec<String> = text.lines().map(String::from).collect();
-    if names.iter().all(|name| plain(name)) { Ok(names) } else { Err(fault()) }
+    if names.iter().all(|name| plain(name.strip_prefix(GONE).unwrap_or(name))) { Ok(names) } else { Err(fault()) }
 }
 
 #[cfg(test)]
@@ -177,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_list_that_names_other_folders_is_refused() {
-        for list in ["../outside", "/etc/passwd", ".hidden", "a\n\nb"] {
+        for list in ["../outside", "/etc/passwd", ".hidden", "a\n\nb", "-../outside", "-", "-.pocketune"] {
             let root = tempfile::tempdir().unwrap();
             let hidden = hidden_folder(root.path());
             fs::create_dir(&hidden).unwrap();

@@ -10,6 +10,7 @@ use pocketune_kernels::blocks;
 use pocketune_kernels::philox::Philox;
 
 use crate::backend::Cpu;
+use crate::beside::Beside;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Layers, LoraSpec, Module, Naming, ParamId, Target};
 use crate::store::{Files, FolderWriter, settle};
@@ -142,6 +143,7 @@ pub fn save(
     spec: &LoraSpec,
     base_model: &str,
     kept: Option<&str>,
+    beside: &Beside,
     folder: &Path,
 ) -> Result<()> {
     let mut specs = Vec::new();
@@ -187,6 +189,7 @@ pub fn save(
     if let Some(kept) = kept {
         writer.file(crate::store::HOW, |out| out.write_all(kept.as_bytes()))?;
     }
+    beside.write(&mut writer)?;
     writer.commit()
 }
 

@@ -8,12 +8,14 @@ mod split;
 pub use bad::BadLines;
 pub use source::{DataOptions, DataSource, TemplateChoice};
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use pocketune_text::{ChatTemplate, Example, ExampleMaker, Form, Record, Records, TextError, Tokenizer};
+use pocketune_text::{ChatTemplate, Example, ExampleMaker, Form, Record, Records, TextError, Tokenizer, reply_ends};
 
+use crate::beside::Beside;
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::model::Model;
@@ -41,6 +43,8 @@ pub struct Prepared {
     pub valid: Option<Dataset>,
     /// What to measure on once, at the end.
     pub test: Option<Dataset>,
+    /// What the adapter takes along of the template that conversations went through, where there were any.
+    pub beside: Beside,
 }
 
 impl Prepared {
@@ -81,26 +85,37 @@ pub fn rehearse(model: &Model) {
 fn tokenize(model: &Model, options: &DataOptions, max_seq_length: usize, folder: &Path) -> Result<Prepared> {
     let tokenizer = model.tokenizer()?;
     let template = options.template(model)?;
-    let reader = Reader::new(model, &tokenizer, template.as_ref(), options, max_seq_length);
+    let talked = Cell::new(false);
+    let reader =
+        Reader { talked: Some(&talked), ..Reader::new(model, &tokenizer, template.as_ref(), options, max_seq_length) };
     let valid_share = options.val_split.map(|share| Split::new(share, options.seed));
     let whole = |path: &Path| Ok::<_, Error>(reader.file(path, None, folder)?.0);
-    match &options.source {
+    let prepared = match &options.source {
         DataSource::Embedded { train, valid } => {
             let lines = |text: &str, name| Ok::<_, Error>(reader.set(text.as_bytes(), name, None, folder)?.0);
-            Ok(Prepared {
+            Prepared {
                 train: lines(train, Path::new("embedded train.jsonl"))?,
                 valid: Some(lines(valid, Path::new("embedded valid.jsonl"))?),
                 test: None,
-            })
+                beside: Beside::default(),
+            }
         }
         DataSource::Path(path) => {
             let files = Files::find(path, options)?;
             let valid = files.valid.as_deref().map(whole).transpose()?;
             let test = files.test.as_deref().map(whole).transpose()?;
             let (train, drawn) = reader.file(&files.train, valid_share, folder)?;
-            Ok(Prepared { train, valid: valid.or(drawn), test })
+            Prepared { train, valid: valid.or(drawn), test, beside: Beside::default() }
         }
-    }
+    };
+    let beside = match template.filter(|_| talked.get()) {
+        Some(template) => {
+            let ends = reply_ends(&tokenizer, Some(&template));
+            Beside { template: Some(template.into_source()), ends }
+        }
+        None => Beside::default(),
+    };
+    Ok(Prepared { beside, ..prepared })
 }
 
 /// Reads examples from files.
@@ -108,6 +123,8 @@ pub struct Reader<'a> {
     model: &'a Model,
     options: &'a DataOptions,
     maker: ExampleMaker<'a>,
+    /// Told when a conversation has gone through the template.
+    talked: Option<&'a Cell<bool>>,
 }
 
 impl<'a> Reader<'a> {
@@ -120,7 +137,7 @@ impl<'a> Reader<'a> {
         max_seq_length: usize,
     ) -> Self {
         let longest = model.config.longest(max_seq_length);
-        Self { model, options, maker: ExampleMaker::new(tokenizer, template, longest, options.mask) }
+        Self { model, options, maker: ExampleMaker::new(tokenizer, template, longest, options.mask), talked: None }
     }
 
     /// A file as token files: all of it, or what was drawn for validation apart.
@@ -209,6 +226,9 @@ impl<'a> Reader<'a> {
                 }
             });
             made.map_err(|error| Fault::Line(error.to_string()))?;
+            if let (Record::Chat(_) | Record::Answer { .. }, Some(talked)) = (&record, self.talked) {
+                talked.set(true);
+            }
             done
         })
     }

@@ -1,6 +1,9 @@
-//! Text from a model: the prompt in pieces, then token by token over a cache of keys and values.
+//! Text from a model: the prompt in pieces, then token by token over a cache of keys and values. What a prompt begins with and the cache
+//! holds already is not read again, so that a conversation costs its new words only.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
 use pocketune_kernels::philox::Philox;
 
@@ -13,6 +16,15 @@ use crate::plan::{Mode, Program};
 
 /// Tokens of the prompt that are read in one pass.
 const PIECE: usize = 256;
+
+/// The room of a conversation in the smallest memory.
+const SMALL_ROOM: usize = 512;
+
+/// No plan is made for less room.
+const LEAST_ROOM: usize = 64;
+
+/// What a process may grow by from when its room is measured until it is taken.
+const GROWTH: usize = 4 << 20;
 
 /// How the next token is chosen.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +75,8 @@ pub struct Generator {
     sampling: Sampling,
     /// Token numbers, to sort by probability.
     order: Vec<u32>,
+    /// The tokens whose keys and values the cache holds.
+    seen: Vec<u32>,
 }
 
 impl Generator {
@@ -84,8 +98,8 @@ impl Generator {
         let lora = saved.as_ref().map(|(folder, saved)| adapter::spec(folder, saved)).transpose()?;
         let graph = model.config.graph(lora.as_ref())?;
         let weights = Weights::bind(model.files, &model.config, &graph)?;
-        let (mode, size) = (Mode::Generate { context }, (1, context.clamp(1, PIECE)));
-        let task = Task::forward(options.run, &model.config, weights.types(), lora, mode, size)?;
+        let task = Task::forward(options.run, &model.config, weights.types(), lora, mode(context), size(context))?;
+        let task = with_room(&task, context);
         let plan = task.choose(options.budget)?;
         let mut cpu =
             Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &[&plan.program], &std::env::temp_dir())?;
@@ -98,7 +112,30 @@ impl Generator {
             context,
             sampling: options.sampling,
             order: (0..graph.vocab as u32).collect(),
+            seen: Vec::with_capacity(context),
         })
+    }
+
+    /// The most tokens, up to `most`, that a generator of `options` has room for in its budget.
+    ///
+    /// # Errors
+    /// Whatever is wrong with options or files.
+    pub fn room(options: &GenerateOptions, most: usize) -> Result<usize> {
+        let model = Model::open(&options.model)?;
+        let most = model.config.longest(most);
+        let Some(bytes) = options.budget.bytes()? else { return Ok(most.min(SMALL_ROOM)) };
+        let adapter = options.adapter.as_ref();
+        let lora = adapter.map(|folder| adapter::spec(folder, &adapter::open(folder)?)).transpose()?;
+        let graph = model.config.graph(lora.as_ref())?;
+        let types = Weights::bind(model.files, &model.config, &graph)?.types();
+        let task = Task::forward(options.run, &model.config, types, lora, mode(most), size(most))?;
+        let room = task.largest(bytes.saturating_sub(GROWTH), most, |context| with_room(&task, context))?;
+        Ok(room.max(LEAST_ROOM.min(most)))
+    }
+
+    /// From now on reading ends with [`Error::Stopped`] soon after `stop` is not zero.
+    pub fn heed(&mut self, stop: Arc<AtomicU8>) {
+        self.cpu.heed(stop);
     }
 
     /// Continues `prompt`, handing each token to `each`, until `each` says no more or the context is full.
@@ -111,28 +148,32 @@ impl Generator {
                 format!("{} tokens, where a context of {} holds 1 to {}", prompt.len(), self.context, self.context - 1);
             return Err(Error::Option { option: "prompt", value: "…".into(), fault });
         }
-        let mut past = 0;
-        for piece in prompt.chunks(self.program.tokens) {
-            self.read(piece, past)?;
-            past += piece.len();
+        let same = self.seen.iter().zip(prompt).take_while(|(seen, asked)| seen == asked).count();
+        // The last token is read in any case: what follows it is wanted.
+        self.seen.truncate(same.min(prompt.len() - 1));
+        for piece in prompt[self.seen.len()..].chunks(self.program.tokens) {
+            self.read(piece)?;
         }
         let numbers = Philox::new(self.sampling.seed, 2 << 32);
         loop {
-            let token = self.choose(numbers.uniform(past as u64))?;
-            if !each(token) || past + 1 >= self.context {
+            let token = self.choose(numbers.uniform(self.seen.len() as u64))?;
+            if !each(token) || self.seen.len() + 1 >= self.context {
                 return Ok(());
             }
-            self.read(&[token], past)?;
-            past += 1;
+            self.read(&[token])?;
         }
     }
 
-    fn read(&mut self, ids: &[u32], past: usize) -> Result<()> {
+    /// Reads the next tokens. Where that is not finished, the cache counts as it was.
+    fn read(&mut self, ids: &[u32]) -> Result<()> {
+        let past = self.seen.len();
         let mut positions = [0; PIECE];
         let positions = &mut positions[..ids.len()];
         positions.iter_mut().enumerate().for_each(|(at, position)| *position = (past + at) as u32);
         let batch = Batch { ids, positions, labels: &[], segments: &[], targets: 0, noise: Noise::default() };
-        self.cpu.run(&self.program, batch, past, None).map(|_| ())
+        self.cpu.run(&self.program, batch, past, None)?;
+        self.seen.extend_from_slice(ids);
+        Ok(())
     }
 
     /// The next token for a `draw` in [0, 1).
@@ -170,4 +211,21 @@ impl Generator {
         }
         Ok(self.order[count - 1])
     }
+}
+
+fn mode(context: usize) -> Mode {
+    Mode::Generate { context }
+}
+
+/// One record, of the tokens that are read in one pass.
+fn size(context: usize) -> (usize, usize) {
+    (1, context.clamp(1, PIECE))
+}
+
+/// A task with room for `context` tokens, and for remembering which they were.
+fn with_room(task: &Task, context: usize) -> Task {
+    let (batch, length) = size(context);
+    let mut task = Task { mode: mode(context), batch, length, ..task.clone() };
+    task.around.process += context * size_of::<u32>();
+    task
 }

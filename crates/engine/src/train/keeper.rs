@@ -269,6 +269,14 @@ pub fn check_finite(cpu: &Cpu, graph: &Graph) -> Result<()> {
     }
 }
 
+/// How many updates a checkpoint comes after.
+///
+/// # Errors
+/// When its header is not one of a run's.
+pub fn updates_of(saved: &Saved) -> Result<usize> {
+    header(saved).map(|header| header.progress.iter)
+}
+
 fn header(saved: &Saved) -> Result<Header> {
     let fault = |fault: String| Error::Checkpoint { path: saved.path().into(), fault };
     let header: Header =
@@ -304,7 +312,7 @@ fn nothing(folder: &Path) -> Error {
 fn check_nothing_waits(checkpoints: &mut Checkpoints, run: &Path) -> Result<()> {
     // What is damaged beyond use is no loss.
     let Ok(Some(saved)) = checkpoints.newest() else { return Ok(()) };
-    let iter = header(&saved)?.progress.iter;
+    let iter = updates_of(&saved)?;
     if iter == 0 {
         return Ok(());
     }

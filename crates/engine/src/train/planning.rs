@@ -218,7 +218,8 @@ impl Task {
         if self.batch > 1 {
             changes.push((Task { batch: 1, ..self.clone() }, "--batch-size 1".to_string()));
         }
-        if self.length >= 64 {
+        // A generator's room is named by other options.
+        if self.length >= 64 && !matches!(self.mode, Mode::Generate { .. }) {
             let length = self.length / 2;
             changes.push((Task { length, ..self.clone() }, format!("--max-seq-length {length}")));
         }
@@ -264,7 +265,7 @@ impl Task {
     }
 
     /// The largest number up to `limit` whose smallest plan fits; 0 when none does.
-    fn largest(&self, budget: usize, limit: usize, with: impl Fn(usize) -> Task) -> Result<usize> {
+    pub(super) fn largest(&self, budget: usize, limit: usize, with: impl Fn(usize) -> Task) -> Result<usize> {
         let fits = |number: usize| with(number).with(|setting, _| setting.tightest().peak() <= budget);
         let (mut low, mut high) = (0, 1);
         while high <= limit && fits(high)? {

@@ -208,7 +208,8 @@ impl Run {
     /// Puts the adapter in its place.
     pub fn save(&self, options: &TrainOptions) -> Result<()> {
         let (name, kept) = (options.model.name(), options.kept.as_deref());
-        adapter::save(&self.cpu, &self.graph, &self.lora, &name, kept, &options.adapter_path)
+        let (graph, beside) = (&self.graph, &self.data.beside);
+        adapter::save(&self.cpu, graph, &self.lora, &name, kept, beside, &options.adapter_path)
     }
 }
 

@@ -155,6 +155,8 @@ fn a_damaged_checkpoint_gives_way_to_the_one_before_and_is_refused_when_it_is_al
 }
 
 const FILES: [&str; 2] = ["adapter_model.safetensors", "adapter_config.json"];
+/// What only adapters of odd content have beside them.
+const ODD: &str = "chat_template.jinja";
 
 /// Puts both files in place; whether that was reported as done.
 fn put(disk: &Disk, content: u8) -> bool {
@@ -162,6 +164,10 @@ fn put(disk: &Disk, content: u8) -> bool {
         let mut writer = FolderWriter::over(disk, Path::new(RUN))?;
         for (at, name) in FILES.into_iter().enumerate() {
             writer.file(name, |out| out.write_all(&vec![content; 1300 + at]))?;
+        }
+        match content % 2 {
+            1 => writer.file(ODD, |out| out.write_all(&[content]))?,
+            _ => writer.without(ODD),
         }
         writer.commit()
     };
@@ -177,6 +183,8 @@ fn in_place(disk: &Disk) -> u8 {
         let expected = (content != 0).then(|| vec![content; 1300 + at]);
         assert!(*file == expected, "half of an adapter");
     }
+    let beside = (content % 2 == 1).then(|| vec![content]);
+    assert!(disk.read(&format!("{RUN}/{ODD}")) == beside, "an adapter with another's template");
     content
 }
 

@@ -3,6 +3,7 @@
 mod adapter;
 mod bad_gguf;
 mod bad_index;
+mod bad_mlx;
 mod bad_peft;
 mod bad_safetensors;
 mod good_gguf;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pocketune_text::{ChatTemplate, Mask, Reading};
 
+use crate::beside::Beside;
 use crate::error::{Error, Result};
 use crate::model::Model;
 
@@ -39,12 +40,30 @@ impl DataSource {
 /// What turns conversations into text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TemplateChoice {
-    /// The model's own template.
-    Model,
+    /// The adapter's own template, where it has one, else the model's.
+    Own,
     /// A template in a file.
     File(PathBuf),
     /// Nothing: a prompt and its answer are joined, conversations are refused.
     None,
+}
+
+impl TemplateChoice {
+    /// The template for a model, perhaps with the adapter in a folder, where there is one.
+    ///
+    /// # Errors
+    /// When it is missing or malformed.
+    pub fn find(&self, model: &Model, adapter: Option<&Path>) -> Result<Option<ChatTemplate>> {
+        match self {
+            TemplateChoice::Own => match adapter.map(Beside::of_folder).transpose()?.and_then(|beside| beside.template)
+            {
+                Some(source) => Ok(Some(ChatTemplate::new(&source)?)),
+                None => model.chat_template(),
+            },
+            TemplateChoice::File(path) => Ok(Some(ChatTemplate::from_file(path)?)),
+            TemplateChoice::None => Ok(None),
+        }
+    }
 }
 
 /// Records, and how they are to be read.
@@ -58,6 +77,8 @@ pub struct DataOptions {
     pub mask: Mask,
     /// What turns conversations into text.
     pub template: TemplateChoice,
+    /// The adapter whose template comes before the model's.
+    pub adapter: Option<PathBuf>,
     /// Whether lines that are no records are left out.
     pub skip_bad_lines: bool,
     /// The share of records that is kept for validation.
@@ -75,7 +96,8 @@ impl DataOptions {
             source,
             reading: Reading::default(),
             mask: Mask::None,
-            template: TemplateChoice::Model,
+            template: TemplateChoice::Own,
+            adapter: None,
             skip_bad_lines: false,
             val_split: None,
             seed: 0,
@@ -102,11 +124,7 @@ impl DataOptions {
     /// # Errors
     /// When it is missing or malformed.
     pub fn template(&self, model: &Model) -> Result<Option<ChatTemplate>> {
-        match &self.template {
-            TemplateChoice::Model => model.chat_template(),
-            TemplateChoice::File(path) => Ok(Some(ChatTemplate::from_file(path)?)),
-            TemplateChoice::None => Ok(None),
-        }
+        self.template.find(model, self.adapter.as_deref())
     }
 
     /// What an evaluation reads of it: of a folder, what there is to validate on, else what there is to train on.
