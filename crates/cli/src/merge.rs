@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use pocketune::export::{Changes, ENOUGH, Merged, check_output, merge, write_joined};
+use pocketune::export::{Changes, Merged, check_output, merge, write_joined};
 use pocketune::memory::Peak;
 use pocketune::model::Model;
 use pocketune::train::{DataOptions, DataSource, EvalOptions, evaluate};
@@ -106,13 +106,13 @@ fn describe(merged: &Merged, losses: Option<&Losses>, args: &MergeArgs) {
         let on = args.data.as_ref().map_or("built-in sentences".into(), |path| path.display().to_string());
         note(&format!("Loss on {on}: {base:.4} without, {beside:.4} with the adapter beside it, {after:.4} merged"));
     }
-    if merged.kept.share() < ENOUGH {
+    if !merged.kept.is_whole() {
         note(&match merged.recommended {
             Some((ty, share)) => {
                 let (name, share) = (ty.name(), 100.0 * share);
-                format!("Rounding ate a part of it: --type {name} with an output that ends in .gguf keeps {share:.1} %")
+                format!("Rounding spoils the change: --type {name} keeps {share:.1} % of it, in a .gguf file")
             }
-            None => "Rounding ate a part of it, and no other type keeps more; use the adapter beside the model".into(),
+            None => "Rounding spoils the change, and no other type keeps it: use the adapter beside the model".into(),
         });
     }
     note(&format!("Next: pocketune generate --model {out} --prompt ..."));

@@ -14,7 +14,7 @@ mod types;
 
 pub use change::Changes;
 pub use joined::write_joined;
-pub use merge::{ENOUGH, Merged, check_output, merge};
+pub use merge::{Merged, check_output, merge};
 pub use quantize::{Quantized, quantize};
 pub use stream::Kept;
 pub use types::Fallback;

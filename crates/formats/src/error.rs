@@ -143,7 +143,7 @@ pub enum Error {
         tensor: String,
     },
     /// A tensor whose elements are stored in a way that a step can't read.
-    #[error("{}: tensor {tensor:?} has elements of type {found}; supported are {supported}", path.display())]
+    #[error("{}: tensor {tensor:?} has elements of type {found}; supported are {supported}{}", path.display(), packing_hint(found))]
     UnsupportedType {
         /// The file or folder.
         path: PathBuf,
@@ -153,6 +153,16 @@ pub enum Error {
         found: String,
         /// Those that can be read.
         supported: String,
+    },
+    /// A matrix that another runtime packed doesn't fit together.
+    #[error("{}: packed tensor {tensor:?}: {}", path.display(), plain(fault))]
+    Packed {
+        /// The folder.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// What doesn't fit.
+        fault: String,
     },
     /// A malformed GGUF file, or metadata of another type than wanted.
     #[error("{}: {problem}", path.display())]
@@ -178,4 +188,12 @@ pub enum Error {
         /// What is wrong with it.
         problem: peft::Problem,
     },
+}
+
+/// What to do with the integers that bitsandbytes and MLX pack matrices into.
+fn packing_hint(found: &str) -> &'static str {
+    match found {
+        "u8" | "u32" => " (packed by bitsandbytes or MLX? `pocketune quantize` makes a GGUF file of it)",
+        _ => "",
+    }
 }

@@ -78,6 +78,16 @@ impl ModelFiles {
         read(&self.path, &self.files, info).map(Some)
     }
 
+    /// The entry of that name, of whatever element type.
+    pub fn info(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensors.find(name)
+    }
+
+    /// The bytes of a listed tensor.
+    pub(crate) fn bytes(&self, info: &TensorInfo) -> &[u8] {
+        &self.files[info.file].bytes()[info.offset..info.offset + info.bytes]
+    }
+
     /// All tensors in the order of the files, those of unsupported element types included.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = &TensorInfo> {
         self.tensors.as_slice().iter()

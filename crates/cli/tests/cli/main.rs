@@ -33,6 +33,7 @@ mod models;
 mod not_finite;
 mod options;
 mod order;
+mod packed;
 mod packing;
 mod picture;
 mod place;

@@ -34,9 +34,6 @@ const BESIDE: [&str; 11] = [
     "chat_template.jinja",
 ];
 
-/// What a change must keep for its type not to be spoken against.
-pub const ENOUGH: f64 = 0.9;
-
 /// How many linears the types are tried on that might keep more.
 const TRIED: usize = 8;
 
@@ -55,7 +52,7 @@ pub struct Merged {
     pub kept: Kept,
     /// The linear of which the least is seen.
     pub worst: Option<(String, f64)>,
-    /// A type that keeps [`ENOUGH`], and what it keeps of a sample, where this one doesn't.
+    /// A type that keeps the change whole, and what it keeps of a sample, where this one doesn't.
     pub recommended: Option<(BlockType, f64)>,
     /// Rows that didn't fit their type, and how many tensors have them.
     pub fallbacks: Vec<(Fallback, usize)>,
@@ -81,7 +78,7 @@ pub fn merge(model: &Model, changes: &Changes, ty: Option<BlockType>, out: &Path
     } else {
         write_other(model, changes, ty, out, &mut merged)?;
     }
-    if merged.kept.share() < ENOUGH {
+    if !merged.kept.is_whole() {
         merged.recommended = recommend(model, changes, ty)?;
     }
     Ok(merged)
@@ -141,9 +138,12 @@ fn copy_changed(
     let mut at = 0;
     for info in changed {
         copy(file, at..info.offset, to)?;
-        if let (Some(tensor), Some(change)) = (model.files.tensor(&info.name)?, changes.load(&info.name)) {
-            let kept = stream.write(&Rows::new(&model.files, tensor), Some(&change), tensor.ty, to)?;
-            merged.saw(&info.name, kept);
+        // A file that keeps its types has none that can't be written.
+        let ty = model.files.tensor(&info.name)?.map(|tensor| tensor.ty);
+        if let (Some(rows), Some(change), Some(ty)) =
+            (Rows::find(&model.files, &info.name)?, changes.load(&info.name), ty)
+        {
+            merged.saw(&info.name, stream.write(&rows, Some(&change), ty, to)?);
         }
         at = info.offset + info.bytes;
     }
@@ -216,7 +216,7 @@ fn write_other(model: &Model, changes: &Changes, ty: Option<BlockType>, out: &Pa
     Ok(())
 }
 
-/// The smallest type beyond `ty` that keeps enough of a sample of the changes.
+/// The smallest type beyond `ty` that keeps a sample of the changes whole.
 fn recommend(model: &Model, changes: &Changes, ty: Option<BlockType>) -> Result<Option<(BlockType, f64)>> {
     let stream = Stream::new(model.files.path())?;
     let names = changes.tensors();
@@ -225,18 +225,17 @@ fn recommend(model: &Model, changes: &Changes, ty: Option<BlockType>) -> Result<
     let mut had: Vec<BlockType> = ty.into_iter().collect();
     if ty.is_none() {
         for name in &names {
-            had.extend(model.files.tensor(name)?.map(|tensor| tensor.ty));
+            had.extend(Rows::find(&model.files, name)?.and_then(|rows| rows.ty()));
         }
     }
     let most = had.into_iter().map(bits).fold(0.0, f64::max);
     for larger in LARGER.into_iter().filter(|larger| bits(*larger) > most) {
         let mut kept = Kept::default();
         for name in &names {
-            let (Some(tensor), Some(change)) = (model.files.tensor(name)?, changes.load(name)) else { continue };
-            let rows = Rows::new(&model.files, tensor);
+            let (Some(rows), Some(change)) = (Rows::find(&model.files, name)?, changes.load(name)) else { continue };
             kept = kept.plus(stream.sample(&rows, &change, dividing(larger, rows.cols)));
         }
-        if kept.share() >= ENOUGH {
+        if kept.is_whole() {
             return Ok(Some((larger, kept.share())));
         }
     }

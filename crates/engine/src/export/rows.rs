@@ -1,18 +1,26 @@
 //! The rows of a tensor as a file is to hold them: dequantised a few at a time, in Hugging Face's order or llama.cpp's, norms as the format
 //! keeps them. It never holds more than what it is asked for, and lets pages go that were read.
 
-use pocketune_formats::{BlockType, ModelFiles, Tensor};
+use pocketune_formats::{BlockType, ModelFiles, Packed, Tensor};
 use pocketune_kernels::Isa;
 use pocketune_kernels::dequant::dequantize_row;
+
+use crate::error::Result;
 
 /// How far beyond what was read pages are released: the system maps around a page that is touched.
 const MARGIN: usize = 2 << 20;
 
+/// What rows are read from.
+enum From<'a> {
+    Blocks(Tensor<'a>),
+    /// Packed by another runtime.
+    Packed(Packed<'a>),
+}
+
 /// Rows of a tensor.
-#[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     files: &'a ModelFiles,
-    tensor: Tensor<'a>,
+    from: From<'a>,
     pub rows: usize,
     pub cols: usize,
     /// Elements of a head, where rows go from Hugging Face's order to llama.cpp's.
@@ -24,11 +32,20 @@ pub(super) struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// A tensor as it is: a matrix by its rows, anything else as one row.
-    pub fn new(files: &'a ModelFiles, tensor: Tensor<'a>) -> Self {
+    /// The tensor `name` of a model as it is: a matrix by its rows, anything else as one row.
+    ///
+    /// # Errors
+    /// When its elements can't be read.
+    pub fn find(files: &'a ModelFiles, name: &str) -> Result<Option<Self>> {
+        let plain = |from, rows, cols| Self { files, from, rows, cols, turned: None, times: 1.0, plus: 0.0 };
+        if let Some(packed) = Packed::find(files, name)? {
+            let (rows, cols) = (packed.rows, packed.cols);
+            return Ok(Some(plain(From::Packed(packed), rows, cols)));
+        }
+        let Some(tensor) = files.tensor(name)? else { return Ok(None) };
         let elements: usize = tensor.shape.iter().product();
         let cols = tensor.shape.last().copied().unwrap_or(1);
-        Self { files, tensor, rows: elements / cols.max(1), cols, turned: None, times: 1.0, plus: 0.0 }
+        Ok(Some(plain(From::Blocks(tensor), elements / cols.max(1), cols)))
     }
 
     /// Its rows one by one in llama.cpp's order, for heads of `d` elements; a vector's elements are its rows.
@@ -39,18 +56,36 @@ impl<'a> Rows<'a> {
 
     /// The name in the file that is read.
     pub fn name(&self) -> &'a str {
-        self.tensor.name
+        match &self.from {
+            From::Blocks(tensor) => tensor.name,
+            From::Packed(packed) => &packed.info().name,
+        }
     }
 
-    /// The type in the file that is read.
-    pub fn ty(&self) -> BlockType {
-        self.tensor.ty
+    /// Outermost dimension first, in the file that is read.
+    pub fn shape(&self) -> Vec<usize> {
+        match &self.from {
+            From::Blocks(tensor) => tensor.shape.to_vec(),
+            From::Packed(packed) => vec![packed.rows, packed.cols],
+        }
+    }
+
+    /// The type in the file that is read, where it is one of ours.
+    pub fn ty(&self) -> Option<BlockType> {
+        match &self.from {
+            From::Blocks(tensor) => Some(tensor.ty),
+            From::Packed(_) => None,
+        }
     }
 
     /// The bytes of the tensor, where a file that holds it as `ty` has the same.
     pub fn unchanged(&self, ty: BlockType) -> Option<&'a [u8]> {
-        let as_it_is = self.tensor.ty == ty && self.turned.is_none() && self.times == 1.0 && self.plus == 0.0;
-        as_it_is.then_some(self.tensor.data)
+        match &self.from {
+            From::Blocks(tensor) if tensor.ty == ty => {
+                (self.turned.is_none() && self.times == 1.0 && self.plus == 0.0).then_some(tensor.data)
+            }
+            _ => None,
+        }
     }
 
     /// The row of the file that is read which becomes row `row`.
@@ -60,10 +95,15 @@ impl<'a> Rows<'a> {
 
     /// Reads rows from `first` on into `to`, a whole number of them.
     pub fn read(&self, isa: Isa, first: usize, to: &mut [f32]) {
-        let bytes = self.tensor.data.len() / self.rows.max(1);
         for (at, to) in to.chunks_exact_mut(self.cols).enumerate() {
             let row = self.source_row(first + at);
-            dequantize_row(isa, self.tensor.ty, &self.tensor.data[row * bytes..(row + 1) * bytes], to);
+            match &self.from {
+                From::Blocks(tensor) => {
+                    let bytes = tensor.data.len() / self.rows.max(1);
+                    dequantize_row(isa, tensor.ty, &tensor.data[row * bytes..(row + 1) * bytes], to);
+                }
+                From::Packed(packed) => packed.read(row, to),
+            }
         }
         if self.plus != 0.0 || self.times != 1.0 {
             to.iter_mut().for_each(|x| *x = (*x + self.plus) * self.times);
@@ -72,10 +112,13 @@ impl<'a> Rows<'a> {
 
     /// Lets the pages of rows go that lie around `first..first + count`.
     pub fn release(&self, first: usize, count: usize) {
-        let bytes = self.tensor.data.len() / self.rows.max(1);
-        let file = &self.files.files()[self.tensor.file];
-        let start = (self.tensor.offset + first * bytes).saturating_sub(MARGIN);
-        let end = (self.tensor.offset + (first + count) * bytes + MARGIN).min(file.bytes().len());
+        let (file, offset, bytes) = match &self.from {
+            From::Blocks(tensor) => (tensor.file, tensor.offset, tensor.data.len()),
+            From::Packed(packed) => (packed.info().file, packed.info().offset, packed.info().bytes),
+        };
+        let (file, row) = (&self.files.files()[file], bytes / self.rows.max(1));
+        let start = (offset + first * row).saturating_sub(MARGIN);
+        let end = (offset + (first + count) * row + MARGIN).min(file.bytes().len());
         file.release(start, end - start);
     }
 }

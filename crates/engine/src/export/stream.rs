@@ -53,6 +53,11 @@ impl Kept {
         if self.whole == 0.0 { 1.0 } else { self.along / self.whole }
     }
 
+    /// Whether a reader sees nearly all of it, and not much more: rounding that answers to every small change exaggerates it.
+    pub fn is_whole(&self) -> bool {
+        (0.9..=1.1).contains(&self.share())
+    }
+
     /// Both together.
     pub fn plus(self, other: Self) -> Self {
         Self { along: self.along + other.along, whole: self.whole + other.whole }
@@ -150,7 +155,7 @@ impl Strip {
             let all = delta.chunks_exact_mut(rows.cols).zip(self.x.chunks_exact(rows.cols)).enumerate();
             all.for_each(|(at, (delta, base))| change.row(rows.source_row(first + at), base, delta));
             before.clone_from(&self.x);
-            if rows.ty() != ty && self.x.iter().all(|x| x.is_finite()) {
+            if rows.ty() != Some(ty) && self.x.iter().all(|x| x.is_finite()) {
                 quantize(isa, ty, &self.x, &mut self.bytes);
                 dequantize_row(isa, ty, &self.bytes, before);
             }

@@ -37,14 +37,13 @@ pub(super) fn planned(model: &Model, ty: Option<BlockType>) -> Result<Vec<Planne
 
 fn of_gguf(model: &Model, ty: Option<BlockType>) -> Result<Vec<Planned<'_>>> {
     let mut all = Vec::new();
-    let tied = model.files.tensor("output.weight")?.is_none();
+    let tied = model.files.info("output.weight").is_none();
+    let head = if tied { "token_embd.weight" } else { "output.weight" };
     for info in model.files.tensors() {
-        let Some(tensor) = model.files.tensor(&info.name)? else { continue };
-        let rows = Rows::new(&model.files, tensor);
-        let head = if tied { "token_embd.weight" } else { "output.weight" };
+        let Some(rows) = Rows::find(&model.files, &info.name)? else { continue };
         // Vectors, and the divisors of rotations, stay as they are.
-        let ty = if tensor.shape.len() < 2 { None } else { ty };
-        all.push(plan(tensor.name.into(), tensor.shape.to_vec(), ty.unwrap_or(tensor.ty), tensor.name == head, rows));
+        let ty = ty.filter(|_| info.shape.len() > 1).or(rows.ty()).unwrap_or(BlockType::F32);
+        all.push(plan(info.name.to_string(), info.shape.to_vec(), ty, &*info.name == head, rows));
     }
     Ok(all)
 }
@@ -58,14 +57,14 @@ fn of_folder(model: &Model, ty: Option<BlockType>) -> Result<Vec<Planned<'_>>> {
     let mut all = Vec::new();
     for (name, shape, plus) in names.chain(vectors) {
         let fault = |fault: String| Error::Model { path: model.files.path().into(), fault };
-        let tensor = model.files.tensor(name)?.ok_or_else(|| fault(format!("tensor {name} is missing")))?;
-        if tensor.shape != shape {
-            let found = tensor.shape;
+        let rows = Rows::find(&model.files, name)?;
+        let mut rows = rows.ok_or_else(|| fault(format!("tensor {name} is missing")))?;
+        let found = rows.shape();
+        if found != shape {
             return Err(fault(format!("tensor {name} has shape {found:?} where the configuration says {shape:?}")));
         }
         let inside = name.strip_prefix(&config.prefix).unwrap_or(name);
         let renamed = gguf_name(config.family, inside).ok_or_else(|| fault(format!("GGUF has no name for {name}")))?;
-        let mut rows = Rows::new(&model.files, tensor);
         rows.plus = plus;
         if config.family == Family::Gemma3Text && inside.contains(".q_norm.") && config.layers != LAYERS_OF_GEMMA3_27B {
             // llama.cpp scales scores by 1 / sqrt(head_dim): what else the model wants goes into the norm of queries.
@@ -75,7 +74,8 @@ fn of_folder(model: &Model, ty: Option<BlockType>) -> Result<Vec<Planned<'_>>> {
         if turns && config.family.architecture() == Some("llama") {
             rows = rows.turned(config.head_dim);
         }
-        let ty = if shape.len() < 2 { BlockType::F32 } else { ty.unwrap_or(tensor.ty) };
+        let own = rows.ty().unwrap_or(BlockType::BF16);
+        let ty = if shape.len() < 2 { BlockType::F32 } else { ty.unwrap_or(own) };
         let is_head = renamed == head;
         all.push(plan(renamed, shape, ty, is_head, rows));
     }
@@ -85,7 +85,7 @@ fn of_folder(model: &Model, ty: Option<BlockType>) -> Result<Vec<Planned<'_>>> {
 fn plan(name: String, shape: Vec<usize>, ty: BlockType, head: bool, rows: Rows<'_>) -> Planned<'_> {
     let cols = shape.last().copied().unwrap_or(1);
     // A tensor that keeps its type, the head among them, is copied.
-    let meant = if ty == rows.ty() { ty } else { wanted(ty, head) };
+    let meant = if Some(ty) == rows.ty() { ty } else { wanted(ty, head) };
     let got = dividing(meant, cols);
     let fallback = (got != meant).then_some(Fallback { cols, wanted: meant, got });
     Planned { name, shape, ty: got, fallback, rows }

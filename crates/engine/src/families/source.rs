@@ -150,7 +150,7 @@ impl<'a> Source<'a> {
             Kind::Gguf { .. } => super::gguf_name(family, name).unwrap_or_default(),
             Kind::Hf(_) => name.into(),
         };
-        Ok(self.files.tensor(&name)?.is_some())
+        Ok(self.files.info(&name).is_some())
     }
 
     /// What every family has.
@@ -209,14 +209,14 @@ impl<'a> Source<'a> {
 
     /// The first of `prefixes` under which there is a tensor `name`; the very first where there is none.
     pub(super) fn prefix_of(&self, prefixes: &[&str], name: &str) -> String {
-        let there = |prefix: &&&str| matches!(self.files.tensor(&format!("{prefix}{name}")), Ok(Some(_)));
+        let there = |prefix: &&&str| self.files.info(&format!("{prefix}{name}")).is_some();
         prefixes.iter().find(there).or(prefixes.first()).copied().unwrap_or_default().into()
     }
 
     /// How many rows the tensor called `name` has.
     pub(super) fn rows_of(&self, name: &str) -> Result<usize> {
-        match self.files.tensor(name)? {
-            Some(tensor) => Ok(tensor.shape.first().copied().unwrap_or(0)),
+        match self.files.info(name) {
+            Some(info) => Ok(info.shape.first().copied().unwrap_or(0)),
             None => Err(self.fault(format!("tensor {name} is missing"))),
         }
     }

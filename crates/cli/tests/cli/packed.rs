@@ -1,0 +1,209 @@
+//! Folders whose matrices bitsandbytes or MLX packed: `quantize` reads exactly the numbers that they stand for, everything else says what to do with
+//! them, and what doesn't fit together is refused.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use half::bf16;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Value, json};
+
+use crate::models::Golden;
+use crate::place::Place;
+
+type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
+
+/// bitsandbytes' sixteen numbers, nearly.
+const TABLE: [f32; 16] =
+    [-1.0, -0.7, -0.53, -0.39, -0.28, -0.18, -0.09, 0.0, 0.08, 0.16, 0.25, 0.34, 0.44, 0.56, 0.72, 1.0];
+
+fn bytes(floats: &[f32]) -> Vec<u8> {
+    floats.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+/// The f32 tensors of a golden folder; `config.json` gets `more`.
+fn golden(place: &Place, name: &'static str, folder: &str, more: Value) -> (PathBuf, Tensors) {
+    let from = Golden::new(name).folder(place);
+    let mut tensors = Tensors::new();
+    for entry in std::fs::read_dir(&from).unwrap().map(|entry| entry.unwrap()) {
+        let file = std::fs::read(entry.path()).unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        if name.ends_with(".safetensors") {
+            for (name, view) in SafeTensors::deserialize(&file).unwrap().iter() {
+                tensors.insert(name.into(), (view.dtype(), view.shape().to_vec(), view.data().to_vec()));
+            }
+        } else if name == "config.json" {
+            let mut config: Value = serde_json::from_slice(&file).unwrap();
+            config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            place.file(&format!("{folder}/config.json"), config.to_string());
+        } else if name == "tokenizer.json" {
+            place.file(&format!("{folder}/tokenizer.json"), file);
+        }
+    }
+    (place.path(folder), tensors)
+}
+
+fn write(folder: &Path, tensors: &Tensors) {
+    let views = tensors
+        .iter()
+        .map(|(name, (dtype, shape, data))| (name.clone(), TensorView::new(*dtype, shape.clone(), data).unwrap()));
+    std::fs::write(folder.join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+}
+
+fn is_linear(name: &str) -> bool {
+    name.ends_with("_proj.weight")
+}
+
+/// Packs a matrix as bitsandbytes does, and gives the numbers that it stands for.
+fn nf4(name: &str, shape: &[usize], x: &[f32], nested: bool, out: &mut Tensors) -> Vec<f32> {
+    let mut state = json!({ "quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": shape });
+    let mut scales: Vec<f32> = x.chunks(64).map(|block| block.iter().fold(0.0, |most, x| x.abs().max(most))).collect();
+    let beside = |part: &str| format!("{name}.{part}");
+    if nested {
+        let map: Vec<f32> = (0..256).map(|i| (i as f32 - 127.5) / 127.5).collect();
+        let (offset, outer) = (0.125_f32, 0.5_f32);
+        let integers: Vec<u8> = scales.iter().map(|s| ((s - offset) / outer * 127.5 + 127.5).round() as u8).collect();
+        scales = integers.iter().map(|i| map[usize::from(*i)] * outer + offset).collect();
+        state["nested_blocksize"] = 256.into();
+        state["nested_offset"] = offset.into();
+        out.insert(beside("absmax"), (Dtype::U8, vec![integers.len()], integers));
+        let count = scales.len().div_ceil(256);
+        out.insert(beside("nested_absmax"), (Dtype::F32, vec![count], bytes(&vec![outer; count])));
+        out.insert(beside("nested_quant_map"), (Dtype::F32, vec![256], bytes(&map)));
+    } else {
+        out.insert(beside("absmax"), (Dtype::F32, vec![scales.len()], bytes(&scales)));
+    }
+    let nearest = |x: f32| (0..16).min_by(|a, b| (TABLE[*a] - x).abs().total_cmp(&(TABLE[*b] - x).abs())).unwrap();
+    let q: Vec<usize> = x.iter().enumerate().map(|(at, x)| nearest(x / scales[at / 64])).collect();
+    let packed: Vec<u8> = q.chunks(2).map(|two| (two[0] << 4 | two[1]) as u8).collect();
+    out.insert(name.into(), (Dtype::U8, vec![packed.len(), 1], packed));
+    out.insert(beside("quant_map"), (Dtype::F32, vec![16], bytes(&TABLE)));
+    let state = state.to_string().into_bytes();
+    out.insert(beside("quant_state.bitsandbytes__nf4"), (Dtype::U8, vec![state.len()], state));
+    q.iter().enumerate().map(|(at, q)| bf16::from_f32(TABLE[*q] * scales[at / 64]).to_f32()).collect()
+}
+
+/// Packs a matrix as MLX does, in groups of 16, and gives the numbers that it stands for.
+fn mlx(name: &str, shape: &[usize], x: &[f32], bits: usize, out: &mut Tensors) -> Vec<f32> {
+    let most = (1 << bits) - 1;
+    let stem = name.strip_suffix(".weight").unwrap();
+    let (mut scales, mut biases, mut words, mut y) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for group in x.chunks(16) {
+        let (low, high) = group.iter().fold((f32::MAX, f32::MIN), |(low, high), x| (low.min(*x), high.max(*x)));
+        let scale = bf16::from_f32((high - low) / most as f32);
+        let bias = bf16::from_f32(low);
+        let q: Vec<u32> = group
+            .iter()
+            .map(|x| ((x - bias.to_f32()) / scale.to_f32()).round().clamp(0.0, most as f32) as u32)
+            .collect();
+        y.extend(q.iter().map(|q| scale.to_f32() * *q as f32 + bias.to_f32()));
+        let word = |some: &[u32]| some.iter().enumerate().fold(0_u32, |word, (at, q)| word | q << (at * bits));
+        words.extend(q.chunks(32 / bits).flat_map(|some| word(some).to_le_bytes()));
+        scales.extend(scale.to_le_bytes());
+        biases.extend(bias.to_le_bytes());
+    }
+    let groups = vec![shape[0], shape[1] / 16];
+    out.insert(name.into(), (Dtype::U32, vec![shape[0], shape[1] * bits / 32], words));
+    out.insert(format!("{stem}.scales"), (Dtype::BF16, groups.clone(), scales));
+    out.insert(format!("{stem}.biases"), (Dtype::BF16, groups, biases));
+    y
+}
+
+/// A packed folder, and a plain one with the numbers that the first stands for.
+fn folders(
+    place: &Place,
+    name: &'static str,
+    more: Value,
+    packs: impl Fn(&str) -> bool,
+    pack: impl Fn(&str, &[usize], &[f32], &mut Tensors) -> Vec<f32>,
+) -> [PathBuf; 2] {
+    let (packed, tensors) = golden(place, name, "packed", more);
+    let (plain, _) = golden(place, name, "plain", json!({}));
+    let (mut of_packed, mut of_plain) = (Tensors::new(), Tensors::new());
+    for (name, (dtype, shape, data)) in tensors {
+        if !packs(&name) {
+            of_packed.insert(name.clone(), (dtype, shape.clone(), data.clone()));
+            of_plain.insert(name, (dtype, shape, data));
+            continue;
+        }
+        let x: Vec<f32> = data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        let y = pack(&name, &shape, &x, &mut of_packed);
+        of_plain.insert(name, (Dtype::F32, shape, bytes(&y)));
+    }
+    write(&packed, &of_packed);
+    write(&plain, &of_plain);
+    [packed, plain]
+}
+
+/// What `quantize` makes of both is the same file, but for its name.
+fn same(place: &Place, [packed, plain]: &[PathBuf; 2]) {
+    let [packed, plain] = [packed, plain].map(|folder| {
+        place.pocketune("quantize --type f32 --output out.gguf").model(folder).succeeds();
+        let files = pocketune_formats::ModelFiles::open(&place.path("out.gguf")).unwrap();
+        let all = files.tensors().map(|info| {
+            let tensor = files.tensor(&info.name).unwrap().unwrap();
+            (info.name.to_string(), tensor.shape.to_vec(), tensor.data.to_vec())
+        });
+        all.collect::<Vec<_>>()
+    });
+    assert_eq!(packed.len(), plain.len());
+    for (packed, plain) in packed.iter().zip(&plain) {
+        assert!(packed == plain, "{} differs", packed.0);
+    }
+}
+
+#[test]
+fn four_bits_of_bitsandbytes_are_read_exactly_and_training_on_them_says_what_to_do() {
+    for nested in [false, true] {
+        let place = Place::new();
+        let pack = |name: &str, shape: &[usize], x: &[f32], out: &mut Tensors| nf4(name, shape, x, nested, out);
+        let both = folders(&place, "llama", json!({}), is_linear, pack);
+        same(&place, &both);
+        let data = place.texts("data.jsonl", &["ABRACADABRA"]);
+        let train = place.pocketune("train --iters 1").model(&both[0]).data(data).into("out");
+        train.stops(&["has elements of type u8", "pocketune quantize"]);
+    }
+}
+
+#[test]
+fn groups_of_mlx_are_read_exactly() {
+    for bits in [2, 4, 8] {
+        let place = Place::new();
+        let more = json!({ "quantization": { "group_size": 16, "bits": bits } });
+        let packs = |name: &str| is_linear(name) || name.contains("embed_tokens");
+        let pack = |name: &str, shape: &[usize], x: &[f32], out: &mut Tensors| mlx(name, shape, x, bits, out);
+        same(&place, &folders(&place, "qwen2", more, packs, pack));
+    }
+}
+
+#[test]
+fn packed_matrices_that_do_not_fit_together_are_refused() {
+    let place = Place::new();
+    let more = json!({ "quantization": { "group_size": 16, "bits": 4 } });
+    let pack = |name: &str, shape: &[usize], x: &[f32], out: &mut Tensors| mlx(name, shape, x, 4, out);
+    let [packed, _] = folders(&place, "qwen2", more, is_linear, pack);
+    let file = std::fs::read(packed.join("model.safetensors")).unwrap();
+    let all: Tensors = SafeTensors::deserialize(&file)
+        .unwrap()
+        .iter()
+        .map(|(name, view)| (name.to_string(), (view.dtype(), view.shape().to_vec(), view.data().to_vec())))
+        .collect();
+    let stem = "model.layers.0.mlp.up_proj";
+    let refuses = |tensors: &Tensors, words: &[&str]| {
+        write(&packed, tensors);
+        place.pocketune("quantize --type q8_0 --output out.gguf").model(&packed).refuses(words);
+    };
+    let mut without = all.clone();
+    without.remove(&format!("{stem}.biases"));
+    refuses(&without, &[stem, ".biases is missing"]);
+    let mut other = all.clone();
+    let scales = other.get_mut(&format!("{stem}.scales")).unwrap();
+    scales.1 = vec![1, scales.1.iter().product()];
+    refuses(&other, &[stem, ".scales does not have"]);
+    let mut other = all;
+    let weight = other.get_mut(&format!("{stem}.weight")).unwrap();
+    weight.0 = Dtype::U8;
+    weight.1 = vec![weight.2.len(), 1];
+    refuses(&other, &[stem, "no quant_state of bitsandbytes"]);
+}
