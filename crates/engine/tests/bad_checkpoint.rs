@@ -30,8 +30,11 @@ fn said(bytes: &[u8]) -> Result<usize, String> {
     std::fs::create_dir(run.path().join(".pocketune")).unwrap();
     std::fs::write(run.path().join(".pocketune/0000000001.checkpoint"), bytes).unwrap();
     let mut all = Checkpoints::of(&Files, run.path()).unwrap();
-    let found = all.newest().map(|saved| saved.expect("there is one"));
-    found.and_then(|saved| updates_of(&saved)).map_err(|error| {
+    let updates = match all.newest() {
+        Ok(saved) => updates_of(&saved.expect("there is one")),
+        Err(error) => Err(error),
+    };
+    updates.map_err(|error| {
         let error = error.to_string();
         assert!(!error.contains(char::is_control), "{error:?}");
         assert!(error.contains("0000000001.checkpoint"), "{error}");

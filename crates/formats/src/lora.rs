@@ -228,6 +228,6 @@ fn fault(path: &Path, problem: Problem) -> Error {
 }
 
 fn wrong_shape(path: &Path, info: &TensorInfo, rank: usize) -> Error {
-    let (tensor, found) = (info.name.to_string(), info.shape.to_vec());
+    let (tensor, found) = (info.name.to_string(), info.shape.as_ref().into());
     fault(path, Problem::Shape { tensor, found, rank, wanted: "two matrices of that rank" })
 }

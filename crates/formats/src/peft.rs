@@ -60,11 +60,11 @@ pub enum Problem {
     #[error("module {module:?} has no lora_magnitude_vector, and use_dora is set")]
     NoMagnitude { module: String },
     #[error("tensor {tensor:?} has the shape {found:?}, where a module of {rows} outputs asks for [{rows}]")]
-    Magnitude { tensor: String, found: Vec<usize>, rows: usize },
+    Magnitude { tensor: String, found: Box<[usize]>, rows: usize },
     #[error("module {module:?} has a lora_{has} but no lora_{lacks}")]
     Unpaired { module: String, has: char, lacks: char },
     #[error("tensor {tensor:?} has the shape {found:?}, where r = {rank} asks for {wanted}")]
-    Shape { tensor: String, found: Vec<usize>, rank: usize, wanted: &'static str },
+    Shape { tensor: String, found: Box<[usize]>, rank: usize, wanted: &'static str },
     #[error("the file holds no LoRA tensors")]
     NoTensors,
 }
@@ -179,7 +179,7 @@ fn parts(tensors: &[TensorInfo], config: &AdapterConfig) -> std::result::Result<
             1 if !matches!(*info.shape, [_, r] if r == rank) => "[out, r]",
             _ => continue,
         };
-        return Err(Problem::Shape { tensor: info.name.to_string(), found: info.shape.to_vec(), rank, wanted });
+        return Err(Problem::Shape { tensor: info.name.to_string(), found: info.shape.as_ref().into(), rank, wanted });
     }
     let modules = lora::modules(tensors, tensors.iter().map(factor))?;
     for (module, parts) in &modules {
@@ -187,7 +187,7 @@ fn parts(tensors: &[TensorInfo], config: &AdapterConfig) -> std::result::Result<
             Some(_) if !config.dora => return Err(Problem::UnexpectedMagnitude { module: module.clone() }),
             None if config.dora => return Err(Problem::NoMagnitude { module: module.clone() }),
             Some(info) if *info.shape != tensors[parts.b].shape[..1] => {
-                let (tensor, found) = (info.name.to_string(), info.shape.to_vec());
+                let (tensor, found) = (info.name.to_string(), info.shape.as_ref().into());
                 return Err(Problem::Magnitude { tensor, found, rows: tensors[parts.b].shape[0] });
             }
             _ => {}
