@@ -89,7 +89,7 @@ fn what_gguf_has_no_name_for_is_refused_or_noted() {
     let (_, notes) = written(&folder(&[("tokenizer.json", json.to_string())]), 1000).unwrap();
     assert!(notes.len() == 1 && notes[0].contains("whitespace"), "{notes:?}");
     let refusal = |json: &Value| {
-        written(&folder(&[("tokenizer.json", json.to_string())]), 1000).err().expect("refused").to_string()
+        written(&folder(&[("tokenizer.json", json.to_string())]), 1000).expect_err("refused").to_string()
     };
     let mut other = json.clone();
     other["pre_tokenizer"] = json!({ "type": "ByteLevel", "add_prefix_space": true, "use_regex": true });
