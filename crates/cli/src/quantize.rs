@@ -42,7 +42,7 @@ fn describe(done: &Quantized, out: &Path) {
 pub fn say_fallbacks(fallbacks: &[(Fallback, usize)]) {
     for (fallback, count) in fallbacks {
         note(&format!(
-            "{count} tensors in {} in place of {}: rows of {} are no whole number of its blocks",
+            "{count} x {} in place of {}: rows of {} are no whole number of its blocks",
             fallback.got.name(),
             fallback.wanted.name(),
             fallback.cols

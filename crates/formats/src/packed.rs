@@ -17,6 +17,9 @@ use crate::error::{Error, Result};
 use crate::model::ModelFiles;
 use crate::tensor::{Element, TensorInfo};
 
+/// Most bytes of what bitsandbytes says of a matrix; real ones have some two hundred.
+const MAX_STATE: usize = 1 << 14;
+
 /// A packed matrix.
 pub struct Packed<'a> {
     /// Outputs.
@@ -180,6 +183,9 @@ impl<'a> Reader<'a, '_> {
         let state = ["nf4", "fp4"].map(|kind| format!("{name}.quant_state.bitsandbytes__{kind}"));
         let state = state.iter().find_map(|name| self.files.info(name));
         let state = state.ok_or_else(|| self.fault("u8, and no quant_state of bitsandbytes beside it".into()))?;
+        if state.bytes > MAX_STATE {
+            return Err(self.fault(format!("its quant_state has {} bytes; at most {MAX_STATE} are read", state.bytes)));
+        }
         let state: QuantState = serde_json::from_slice(self.files.bytes(state))
             .map_err(|error| self.fault(format!("its quant_state is malformed: {error}")))?;
         let &[rows, cols] = &state.shape[..] else {

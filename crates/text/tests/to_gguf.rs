@@ -26,7 +26,20 @@ fn ids(tokenizer: &Tokenizer, text: &str, add_special: bool) -> Vec<u32> {
     ids
 }
 
-/// Compares on every nasty text; how many rows the embedding has beside the tokens makes no difference.
+/// Compares on every nasty text, less what GGUF treats differently: the unknown token has a type of its own and is not looked for, and a mark
+/// that somebody typed is a space.
+fn compare_ids(expected: &Tokenizer, read: &Tokenizer, name: &str) {
+    for text in nasty::texts().into_iter().map(|text| text.replace("<unk>", "<un>").replace('▁', "_")) {
+        let shown: String = text.chars().take(60).collect();
+        for add_special in [false, true] {
+            let want = ids(expected, &text, add_special);
+            assert_eq!(ids(read, &text, add_special), want, "{name}: {shown:?}");
+            assert_eq!(read.decode(&want, true), expected.decode(&want, true), "{name}: {shown:?}");
+        }
+    }
+}
+
+/// A tokenizer comes back under that name; how many rows the embedding has beside the tokens makes no difference.
 fn compare(json: &str, model: &str, pre: &str) {
     let folder = folder(&[("tokenizer.json", json.into())]);
     let expected = Tokenizer::from_folder(&folder).unwrap();
@@ -36,16 +49,7 @@ fn compare(json: &str, model: &str, pre: &str) {
         assert_eq!(gguf.meta().get_str("tokenizer.ggml.model").unwrap(), Some(model));
         assert_eq!(gguf.meta().get_str("tokenizer.ggml.pre").unwrap(), Some(pre));
         assert_eq!(gguf.meta().array("tokenizer.ggml.tokens").unwrap().unwrap().len(), tokens);
-        let read = Tokenizer::from_gguf(&gguf).unwrap();
-        // In GGUF the unknown token has a type of its own and is not looked for in text, and a mark that somebody typed is a space.
-        for text in nasty::texts().into_iter().map(|text| text.replace("<unk>", "<un>").replace('▁', "_")) {
-            let shown: String = text.chars().take(60).collect();
-            for add_special in [false, true] {
-                let want = ids(&expected, &text, add_special);
-                assert_eq!(ids(&read, &text, add_special), want, "{pre}: {shown:?}");
-                assert_eq!(read.decode(&want, true), expected.decode(&want, true), "{pre}: {shown:?}");
-            }
-        }
+        compare_ids(&expected, &Tokenizer::from_gguf(&gguf).unwrap(), pre);
     }
 }
 
@@ -102,4 +106,27 @@ fn what_gguf_has_no_name_for_is_refused_or_noted() {
     assert!(refusal(&other).contains("neither byte-level nor like SentencePiece"), "{}", refusal(&other));
     let missing = written(&folder(&[]), 10).err().unwrap().to_string();
     assert!(missing.contains("tokenizer.json"), "{missing}");
+}
+
+#[test]
+fn real_tokenizers_read_text_as_before_or_are_refused_by_what_they_do() {
+    let Ok(root) = std::env::var("POCKETUNE_TOKENIZERS") else {
+        println!("skipped: POCKETUNE_TOKENIZERS names no folder of model folders");
+        return;
+    };
+    let mut written_ones = 0;
+    for entry in std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap()) {
+        let folder = Folder::open(&entry.path()).unwrap();
+        let Ok(expected) = Tokenizer::from_folder(&folder) else { continue };
+        let name = entry.file_name().into_string().unwrap();
+        match written(&folder, expected.vocab_size()) {
+            Ok((gguf, notes)) => {
+                println!("{name}: written, {notes:?}");
+                compare_ids(&expected, &Tokenizer::from_gguf(&gguf).unwrap(), &name);
+                written_ones += 1;
+            }
+            Err(error) => assert!(error.to_string().contains("GGUF"), "{name}: {error}"),
+        }
+    }
+    assert!(written_ones > 0);
 }

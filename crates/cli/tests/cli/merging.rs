@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::adapters;
 use crate::models::{FOLDERS, Golden, demo, demo_data};
+use crate::packed;
 use crate::place::Place;
 use crate::quantizing::{killed_in_the_middle, large};
 
@@ -209,6 +210,20 @@ fn what_can_not_be_merged_is_refused_in_one_line() {
     ours("--output out --data missing.jsonl").model(&folder).refuses(&["missing.jsonl"]);
     place.file("taken/notes.txt", "mine");
     ours("--output taken").model(&folder).refuses(&["--output taken", "something is there"]);
+}
+
+#[test]
+fn a_tensor_of_another_shape_than_the_configuration_says_is_refused() {
+    let place = Place::new();
+    let (folder, mut tensors) = packed::golden(&place, "qwen2", "odd", json!({}));
+    let name = "model.layers.0.mlp.up_proj.weight";
+    let shape = &mut tensors.get_mut(name).unwrap().1;
+    *shape = vec![shape[0] / 2, shape[1] * 2];
+    packed::write(&folder, &tensors);
+    for out in ["out", "out.gguf"] {
+        let merge = place.pocketune("merge --no-loss").with("--output", out);
+        merge.with("--adapter", Golden::new("qwen2").adapter()).model(&folder).refuses(&[name, "has shape"]);
+    }
 }
 
 /// An adapter of rank 1 for the large model.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::models::Golden;
 use crate::place::Place;
 
-type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
+pub type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
 /// bitsandbytes' sixteen numbers, nearly.
 const TABLE: [f32; 16] =
@@ -23,7 +23,7 @@ fn bytes(floats: &[f32]) -> Vec<u8> {
 }
 
 /// The f32 tensors of a golden folder; `config.json` gets `more`.
-fn golden(place: &Place, name: &'static str, folder: &str, more: Value) -> (PathBuf, Tensors) {
+pub fn golden(place: &Place, name: &'static str, folder: &str, more: Value) -> (PathBuf, Tensors) {
     let from = Golden::new(name).folder(place);
     let mut tensors = Tensors::new();
     for entry in std::fs::read_dir(&from).unwrap().map(|entry| entry.unwrap()) {
@@ -44,7 +44,7 @@ fn golden(place: &Place, name: &'static str, folder: &str, more: Value) -> (Path
     (place.path(folder), tensors)
 }
 
-fn write(folder: &Path, tensors: &Tensors) {
+pub fn write(folder: &Path, tensors: &Tensors) {
     let views = tensors
         .iter()
         .map(|(name, (dtype, shape, data))| (name.clone(), TensorView::new(*dtype, shape.clone(), data).unwrap()));

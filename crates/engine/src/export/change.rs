@@ -171,6 +171,11 @@ impl Changes {
 }
 
 impl Change {
+    /// Rows and columns of what it changes.
+    pub fn shape(&self) -> [usize; 2] {
+        [self.b.len() / self.rank.max(1), self.a.len() / self.rank.max(1)]
+    }
+
     /// Writes what is added to row `row`, which is `base`.
     pub fn row(&self, row: usize, base: &[f32], to: &mut [f32]) {
         to.fill(0.0);
@@ -190,9 +195,9 @@ impl Change {
 
     /// Its factors with zeros up to `rank`.
     pub fn padded(mut self, rank: usize) -> [Vec<f32>; 2] {
-        let cols = self.a.len() / self.rank.max(1);
+        let [rows, cols] = self.shape();
         self.a.resize(rank * cols, 0.0);
-        let mut b = Vec::with_capacity(self.b.len() / self.rank.max(1) * rank);
+        let mut b = Vec::with_capacity(rows * rank);
         for row in self.b.chunks_exact(self.rank) {
             b.extend_from_slice(row);
             b.resize(b.len() + rank - self.rank, 0.0);

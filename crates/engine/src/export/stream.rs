@@ -75,6 +75,16 @@ impl<'a> Stream<'a> {
 
     /// Writes a tensor as `ty`, whose blocks divide its rows, with a change added to it.
     pub fn write(&self, rows: &Rows, change: Option<&Change>, ty: BlockType, to: &mut Sink) -> Result<Kept> {
+        if let Some([wanted, cols]) = change.map(Change::shape)
+            && (wanted, cols) != (rows.rows, rows.cols)
+        {
+            let fault = format!(
+                "tensor {} has shape {:?} where the configuration says [{wanted}, {cols}]",
+                rows.name(),
+                rows.shape()
+            );
+            return Err(Error::Model { path: self.model.into(), fault });
+        }
         match rows.unchanged(ty).filter(|_| change.is_none()) {
             Some(bytes) => self.copy(rows, bytes, to).map(|()| Kept::default()),
             None => self.quantize(rows, change, ty, to),

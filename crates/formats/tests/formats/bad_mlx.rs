@@ -62,7 +62,6 @@ fn configurations_that_are_no_plain_lora_are_refused() {
         (scale("1e999"), "malformed JSON: number out of range"),
         (scale("NaN"), "malformed JSON: expected value"),
         (kind("\"full\""), "fine_tune_type is \"full\", which pocketune does not support"),
-        (kind("\"full\""), "fine_tune_type is \"full\", which pocketune does not support"),
         (kind("\"LoRA\""), "fine_tune_type is \"LoRA\", which pocketune does not support"),
         (kind("7"), "fine_tune_type is 7, which pocketune does not support"),
         (kind("{}"), "fine_tune_type is {}, which pocketune does not support"),
