@@ -1,6 +1,9 @@
 //! Handmade bad checkpoints, each with the sentence that a user reads. Most bear out their own checksum: whoever can write the file can
 //! write that too, so it is no reason to believe the rest.
 
+// Errors of a test are looked at once and dropped.
+#![allow(clippy::result_large_err)]
+
 use std::path::Path;
 
 use pocketune::store::{Checkpoints, Files};

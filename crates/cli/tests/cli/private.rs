@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::place::Place;
@@ -68,6 +69,74 @@ fn an_adapter_is_for_its_owner_alone_and_is_erased_when_asked_for() {
     assert!(!place.path("adapter").exists());
     place.pocketune("erase").word(place.path("tmp")).refuses(&["nothing of a run is here"]);
     assert!(place.path("tmp").exists());
+}
+
+/// All below `folder` that is not for its owner alone.
+fn open_to_others(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let about = entry.metadata().unwrap();
+        let (mode, wanted) = (about.permissions().mode() & 0o777, if about.is_dir() { 0o700 } else { 0o600 });
+        if mode != wanted {
+            found.push((entry.path(), format!("{mode:o}")));
+        }
+        if about.is_dir() {
+            open_to_others(&entry.path(), found);
+        }
+    }
+}
+
+/// With an umask that takes nothing away, what is seen is what was asked for.
+#[test]
+fn adapters_checkpoints_and_profiles_are_for_their_owner_alone_under_any_umask() {
+    let place = Place::new();
+    fs::create_dir(place.path("out")).unwrap();
+    let messages = r#"[{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Mira."}]"#;
+    let data = place.file("data.jsonl", format!("{{\"messages\": {messages}}}\n"));
+    place.file("plain.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
+    let anyone = "umask 0; exec \"$@\"";
+    let train = |words: &str, out: &str| {
+        let run = place.pocketune("train --chat-template plain.jinja --commit-every 1").words(SMALL).words(words);
+        run.model(model()).data(&data).into(out).through(anyone)
+    };
+    train("--iters 1", "out/done").succeeds();
+    train("--iters 100000 --time-limit 1s", "out/stopped").stops_early();
+    place.pocketune("convert --adapter out/done --to mlx --output out/mlx").through(anyone).succeeds();
+    let bench = place.pocketune("bench --threads 1").through(anyone);
+    bench.env("XDG_CACHE_HOME", place.path("out/cache").to_str().unwrap()).succeeds();
+    for name in
+        ["done/chat_template.jinja", "stopped/.pocketune", "mlx/adapters.safetensors", "cache/pocketune/profile.json"]
+    {
+        assert!(place.path("out").join(name).exists(), "{name}");
+    }
+    let mut found = Vec::new();
+    open_to_others(&place.path("out"), &mut found);
+    assert!(found.is_empty(), "{found:?}");
+}
+
+/// Tokens and spilled values have no name that one could look at, so the calls that make them are looked at.
+#[test]
+fn token_and_spill_files_are_for_their_owner_alone_before_their_names_are_gone() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        println!("skipped: there is no strace here");
+        return;
+    }
+    let place = Place::new();
+    let data = place.texts("data.jsonl", &TEXTS);
+    let trace = place.path("trace");
+    let traced =
+        format!("umask 0; exec strace -f -e trace=openat,open,creat,mkdir,mkdirat -o '{}' \"$@\"", trace.display());
+    let run = place.pocketune("train --iters 1 --batch-size 1 --threads 1 --max-seq-length 32 --memory-budget min");
+    run.model(model()).data(&data).into("adapter").through(&traced).succeeds();
+    let text = fs::read_to_string(&trace).unwrap();
+    let made: Vec<&str> = text.lines().filter(|line| line.contains("O_CREAT") || line.contains("creat(")).collect();
+    for what in [".pocketune-tokens-", ".pocketune-spill-", "put-adapter_model.safetensors"] {
+        assert!(made.iter().any(|line| line.contains(what)), "{what}: {made:#?}");
+    }
+    let folders = text.lines().filter(|line| line.contains("mkdir"));
+    let wrong: Vec<&str> = made.into_iter().filter(|line| !line.contains(", 0600)")).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let wrong: Vec<&str> = folders.filter(|line| !line.contains(", 0700)")).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::storage::{Files, Storage};
 use super::write_file;
 use crate::error::{Error, Result};
 use crate::plan::{Machine, Rates};
@@ -90,7 +91,7 @@ pub fn keep_profile(path: &Path, machine: Machine, rates: Rates) -> Result<()> {
     profiles.profiles.retain(|profile| profile.key != key);
     profiles.profiles.push(Profile { key, rates });
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(|error| Error::io(folder, error))?;
+        Files.make_folder(folder).map_err(|error| Error::io(folder, error))?;
     }
     let text = serde_json::to_string_pretty(&profiles).map_err(|error| fault(path, error.to_string()))?;
     write_file(path, format!("{text}\n").as_bytes())
