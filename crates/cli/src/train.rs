@@ -186,6 +186,9 @@ fn next(args: &TrainArgs) -> String {
                 quoted(data)
             )
         }
+        (Some(model), ..) if args.adapter_path.join(pocketune::store::TEMPLATE).exists() => {
+            format!("pocketune chat --model {} --adapter {adapter}", quoted(model))
+        }
         (Some(model), ..) => format!("pocketune generate --model {} --adapter {adapter} --prompt \"…\"", quoted(model)),
         _ => "pocketune pull smollm2-135m, then pocketune train --model … --data … for data of your own".into(),
     };

@@ -47,6 +47,10 @@ fn training_measuring_planning_and_generating_open_no_socket() {
     calls("plan");
     place.pocketune("generate --prompt Where --max-tokens 2 --threads 1").model(model()).through(&traced).succeeds();
     calls("generate");
+    place.file("plain.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
+    let chat = place.pocketune("chat --max-tokens 2 --threads 1 --chat-template plain.jinja").model(model());
+    chat.through(&traced).reading("Where?\n").succeeds();
+    calls("chat");
 }
 
 #[test]
