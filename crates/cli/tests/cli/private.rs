@@ -16,7 +16,7 @@ fn model() -> std::path::PathBuf {
 }
 
 #[test]
-fn training_measuring_planning_and_generating_open_no_socket() {
+fn training_measuring_planning_generating_and_merging_open_no_socket() {
     if Command::new("strace").arg("-V").output().is_err() {
         println!("skipped: there is no strace here");
         return;
@@ -51,6 +51,11 @@ fn training_measuring_planning_and_generating_open_no_socket() {
     let chat = place.pocketune("chat --max-tokens 2 --threads 1 --chat-template plain.jinja").model(model());
     chat.through(&traced).reading("Where?\n").succeeds();
     calls("chat");
+    let merge = place.pocketune("merge --adapter adapter --output merged.gguf --threads 1").model(model());
+    merge.through(&traced).succeeds();
+    calls("merge");
+    place.pocketune("quantize --type q8_0 --output small.gguf").model(model()).through(&traced).succeeds();
+    calls("quantize");
 }
 
 #[test]
