@@ -20,6 +20,33 @@ impl Philox {
         rounds(counter, self.key)
     }
 
+    /// The four numbers at each of `N` positions from `first` on, number by number: the loops run over positions, in lanes.
+    #[inline(always)]
+    pub fn lanes<const N: usize>(&self, first: u64) -> [[u32; N]; 4] {
+        let position = |lane: usize| first.wrapping_add(lane as u64);
+        let mut counter = [
+            std::array::from_fn(|lane| position(lane) as u32),
+            std::array::from_fn(|lane| (position(lane) >> 32) as u32),
+            [self.stream as u32; N],
+            [(self.stream >> 32) as u32; N],
+        ];
+        let mut key = self.key;
+        for _ in 0..10 {
+            let mut next = [[0; N]; 4];
+            for lane in 0..N {
+                let product0 = u64::from(counter[0][lane]) * 0xD251_1F53;
+                let product1 = u64::from(counter[2][lane]) * 0xCD9E_8D57;
+                next[0][lane] = (product1 >> 32) as u32 ^ counter[1][lane] ^ key[0];
+                next[1][lane] = product1 as u32;
+                next[2][lane] = (product0 >> 32) as u32 ^ counter[3][lane] ^ key[1];
+                next[3][lane] = product0 as u32;
+            }
+            counter = next;
+            key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+        }
+        counter
+    }
+
     /// A float in [0, 1) with 24 random bits, the `index`-th of the stream.
     pub fn uniform(&self, index: u64) -> f32 {
         (self.at(index / 4)[(index % 4) as usize] >> 8) as f32 / (1 << 24) as f32
@@ -50,7 +77,19 @@ fn rounds(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 
 #[cfg(test)]
 mod tests {
-    use super::rounds;
+    use super::{Philox, rounds};
+
+    #[test]
+    fn lanes_are_the_numbers_of_their_positions() {
+        let numbers = Philox::new(0x0123_4567_89ab_cdef, 1 << 63 | 77);
+        for first in [0, 5, u64::from(u32::MAX) - 3, u64::MAX - 2] {
+            let lanes = numbers.lanes::<8>(first);
+            for lane in 0..8 {
+                let one = numbers.at(first.wrapping_add(lane as u64));
+                assert_eq!(lanes.map(|of| of[lane]), one, "{first} {lane}");
+            }
+        }
+    }
 
     #[test]
     fn it_gives_the_known_answers_of_random123() {

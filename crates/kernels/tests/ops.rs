@@ -457,7 +457,7 @@ fn dropout_drops_its_share_and_the_same_elements_in_any_pieces_and_both_ways() {
     let mask = Mask::new(Philox::new(3, 7), share);
     let (pool, x) = (Pool::new(2).unwrap(), random(8, len));
     let mut whole = vec![f32::NAN; len];
-    dropout::forward(&pool, mask, 0, &x, &mut whole);
+    dropout::forward(Isa::best(), &pool, mask, 0, &x, &mut whole);
     let kept = whole.iter().zip(&x).filter(|(y, x)| **y == **x * (1.0 / (1.0 - share))).count();
     let dropped = whole.iter().filter(|y| **y == 0.0).count();
     assert_eq!(kept + dropped, len);
@@ -466,17 +466,27 @@ fn dropout_drops_its_share_and_the_same_elements_in_any_pieces_and_both_ways() {
     for cut in [1, 7, 16_385, len - 3] {
         let mut pieces = vec![f32::NAN; len];
         let (front, back) = pieces.split_at_mut(cut);
-        dropout::forward(&pool, mask, 0, &x[..cut], front);
-        dropout::forward(&pool, mask, cut, &x[cut..], back);
+        dropout::forward(Isa::best(), &pool, mask, 0, &x[..cut], front);
+        dropout::forward(Isa::best(), &pool, mask, cut, &x[cut..], back);
         assert!(pieces == whole, "cut at {cut}");
     }
+    let all = same_bits("dropout", |isa, pool| {
+        let mut y = vec![f32::NAN; len];
+        dropout::forward(isa, pool, mask, 5, &x, &mut y);
+        y
+    });
+    let one = |at: usize| {
+        let bits = Philox::new(3, 7).at(((at + 5) / 8) as u64)[(at + 5) % 8 / 2] >> (16 * ((at + 5) % 2)) & 0xffff;
+        if bits < (share * 65536.0).round() as u32 { 0.0 } else { x[at] * (1.0 / (1.0 - share)) }
+    };
+    assert!(all.iter().enumerate().all(|(at, y)| *y == one(at)), "element by element");
     let mut back = vec![1.0; len];
-    dropout::backward(&pool, mask, 0, &x, &mut back, true);
+    dropout::backward(Isa::best(), &pool, mask, 0, &x, &mut back, true);
     assert!(back.iter().zip(&whole).all(|(back, y)| *back == 1.0 + y));
-    dropout::backward(&pool, mask, 0, &x, &mut back, false);
+    dropout::backward(Isa::best(), &pool, mask, 0, &x, &mut back, false);
     assert!(back == whole);
     let mut other = vec![0.0; len];
-    dropout::forward(&pool, Mask::new(Philox::new(3, 8), share), 0, &x, &mut other);
+    dropout::forward(Isa::best(), &pool, Mask::new(Philox::new(3, 8), share), 0, &x, &mut other);
     assert!(other != whole, "another stream is another mask");
 }
 

@@ -378,11 +378,11 @@ impl Cpu {
             }
             Instr::Dropout { share, stream, x, out } => {
                 let first = window.start * program.buffers[x.0].cols.unwrap_or(1);
-                dropout::forward(pool, batch.noise.mask(stream, share), first, r(x), w(out));
+                dropout::forward(isa, pool, batch.noise.mask(stream, share), first, r(x), w(out));
             }
             Instr::DropoutBackward { share, stream, g, gx: (gx, add) } => {
                 let first = window.start * program.buffers[g.0].cols.unwrap_or(1);
-                dropout::backward(pool, batch.noise.mask(stream, share), first, r(g), w(gx), add);
+                dropout::backward(isa, pool, batch.noise.mask(stream, share), first, r(g), w(gx), add);
             }
             Instr::Lengths { module, .. } if self.known[module] => {}
             Instr::Lengths { module, weight, a, b, scale, scratch } => {
