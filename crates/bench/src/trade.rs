@@ -1,6 +1,8 @@
 //! `pocketune-bench trade`: what memory costs in time. Steps of one model under plans that keep less and less are run in turn in one
-//! process, all with the same numbers, and their CPU time is set beside the bytes that wait for the backward pass. Nothing is spilled
-//! here, and weights stay resident: the curve is of keeping against computing again.
+//! process, all with the same numbers, and their CPU time is set beside the bytes that wait for the backward pass. Every plan runs
+//! right after the one that keeps everything and is compared with that step, and the median of these ratios counts: a processor that slows down
+//! for a minute slows both. One forward pass runs along, as what a block's recomputation may cost. Nothing is spilled here, and weights stay resident: the curve
+//! is of keeping against computing again.
 
 mod drawing;
 
@@ -13,7 +15,7 @@ use pocketune::graph::LoraSpec;
 use pocketune::model::{Model, Source};
 use pocketune::plan::{Instr, Keep, Kind, Loss, Mode, Plan, Policy, PolicyName, Spill, States};
 use pocketune::store;
-use pocketune::train::{PrecisionChoice, RunOptions, Task, adapter};
+use pocketune::train::{Budget, PrecisionChoice, RunOptions, Task, adapter};
 
 use crate::failure::Result;
 use crate::process::cpu_time;
@@ -31,9 +33,9 @@ pub struct Options {
     /// Tokens of the one record of a step.
     #[arg(long, default_value_t = 512)]
     seq: usize,
-    /// Rounds; each runs every plan once, and the least time of a plan counts.
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
+    /// Rounds after the first; each runs every plan once.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
     /// The folder that models are kept in.
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     models: PathBuf,
@@ -64,7 +66,9 @@ pub fn run(options: &Options) -> Result<()> {
     let mode = Mode::TrainAndUpdate;
     let task = Task::forward(run, &model.config, types, Some(lora), mode, (1, options.seq))?;
     let task = Task { states: States::F32, ..task };
-    let plans = plans(&task, eager(&config, options.seq))?;
+    let mut plans = plans(&task, eager(&config, options.seq))?;
+    let forward = Task { mode: Mode::Evaluate, states: States::None, ..task };
+    plans.push(forward.choose(Budget::Available)?);
     let mut cpus = Vec::new();
     for plan in &plans {
         let weights = Weights::bind(Model::open(&Source::Path(path.clone()))?.files, &model.config, &graph)?;
@@ -73,34 +77,47 @@ pub fn run(options: &Options) -> Result<()> {
         cpus.push(cpu);
     }
     let record = Record::random(options.seq);
-    let mut least = vec![f64::INFINITY; plans.len()];
-    for round in 0..=options.rounds {
-        for (at, (plan, cpu)) in plans.iter().zip(&mut cpus).enumerate() {
-            let step = round as u64 + 1;
-            let before = cpu_time(std::process::id())?;
-            cpu.run(&plan.program, record.batch(), 0, Some(rule(step)))?;
-            let took = cpu_time(std::process::id())?.saturating_sub(before).as_secs_f64();
+    let mut step = |at: usize, step: u64| -> Result<f64> {
+        let before = cpu_time(std::process::id())?;
+        cpus[at].run(&plans[at].program, record.batch(), 0, Some(rule(step)))?;
+        Ok(cpu_time(std::process::id())?.saturating_sub(before).as_secs_f64())
+    };
+    // The time of each, and how it compares with the step of the first before it.
+    let mut times = vec![(Vec::new(), Vec::new()); plans.len()];
+    for round in 0..=u64::from(options.rounds) {
+        for (at, (seconds, ratios)) in times.iter_mut().enumerate() {
+            let first = step(0, round + 1)?;
+            let took = if at == 0 { first } else { step(at, round + 1)? };
             // The first round brings pages in.
             if round > 0 {
-                least[at] = least[at].min(took);
+                seconds.push(took);
+                ratios.push(took / first);
             }
         }
     }
-    let points: Vec<Point> = plans.iter().zip(least).map(|(plan, seconds)| point(plan, seconds)).collect();
+    let mut points: Vec<Point> =
+        plans.iter().zip(times).map(|(plan, (seconds, ratios))| point(plan, median(seconds), median(ratios))).collect();
+    let forward = points.pop().map_or(0.0, |point| point.ratio);
     let title =
         format!("{} at {} tokens, batch 1, rank 8, 1 thread, {}", options.shape, options.seq, task.machine.isa.name());
     print(&title, eager(&config, options.seq), &points);
+    println!("\none forward pass: {:.1} % of the first row; medians of {} rounds", 100.0 * forward, options.rounds);
     if let Some(path) = &options.picture {
         store::write_file(path, drawing::draw(&title, eager(&config, options.seq), &points).as_bytes())?;
     }
     Ok(())
 }
 
-fn point(plan: &Plan, seconds: f64) -> Point {
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
+}
+
+fn point(plan: &Plan, seconds: f64, ratio: f64) -> Point {
     let keep = plan.policy.keep;
     let names = [PolicyName::None, PolicyName::Selective, PolicyName::Block];
     let name = names.into_iter().find(|name| keep == Keep::all(name.keeps())).map(PolicyName::word);
-    Point { kept: kept(plan), seconds, words: keep.words(plan.program.blocks()), name }
+    Point { kept: kept(plan), seconds, ratio, words: keep.words(plan.program.blocks()), name }
 }
 
 /// The ladder of what to keep, and at each share the fastest plan that keeps no more.
@@ -151,7 +168,7 @@ fn print(title: &str, eager: usize, points: &[Point]) {
             point.kept as f64 / 1e6,
             100.0 * point.kept as f64 / eager as f64,
             point.seconds,
-            100.0 * (point.seconds / points[0].seconds - 1.0),
+            100.0 * (point.ratio - 1.0),
             point.words
         );
     }

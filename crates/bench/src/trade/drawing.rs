@@ -10,6 +10,8 @@ pub struct Point {
     pub kept: usize,
     /// CPU seconds of a step.
     pub seconds: f64,
+    /// Its time against the first plan's.
+    pub ratio: f64,
     /// What is kept, in words.
     pub words: String,
     /// The name of its policy, where it has one.
@@ -22,12 +24,11 @@ const PLOT: [f64; 4] = [72.0, 64.0, 830.0, 404.0];
 const INK: &str = "fill=\"#22262e\"";
 const PALE: &str = "fill=\"#6b7280\"";
 
-/// Draws `points`, the first of which the others are set against; `eager` is what eager autograd keeps.
+/// Draws `points`; `eager` is what eager autograd keeps.
 pub fn draw(title: &str, eager: usize, points: &[Point]) -> String {
-    let first = points.first().map_or(1.0, |point| point.seconds);
-    let more = |seconds: f64| 100.0 * (seconds / first - 1.0);
-    let highest = points.iter().map(|point| more(point.seconds)).fold(5.0, f64::max) * 1.15;
-    let lowest = points.iter().map(|point| more(point.seconds)).fold(0.0, f64::min) * 1.15;
+    let more = |point: &Point| 100.0 * (point.ratio - 1.0);
+    let highest = points.iter().map(more).fold(5.0, f64::max) * 1.15;
+    let lowest = points.iter().map(more).fold(0.0, f64::min) * 1.15;
     let most = points.iter().map(|point| point.kept).fold(eager, usize::max) as f64;
     let x = |bytes: f64| PLOT[0] + (PLOT[2] - PLOT[0]) * bytes / most;
     let y = |percent: f64| PLOT[3] - (PLOT[3] - PLOT[1]) * (percent - lowest) / (highest - lowest);
@@ -52,13 +53,13 @@ pub fn draw(title: &str, eager: usize, points: &[Point]) -> String {
         canvas.line([x, PLOT[1], x, PLOT[3]], "stroke=\"#9ca3af\" stroke-dasharray=\"3 4\"");
         canvas.words([x - 4.0, PLOT[1] + 10.0], 11.0, "end", PALE, words);
     }
-    let places: Vec<[f64; 2]> = points.iter().map(|point| [x(point.kept as f64), y(more(point.seconds))]).collect();
+    let places: Vec<[f64; 2]> = points.iter().map(|point| [x(point.kept as f64), y(more(point))]).collect();
     canvas.path(&places, false, "class=\"curve\" fill=\"none\" stroke=\"#4f7cac\" stroke-width=\"1.5\"");
     for (point, &place) in points.iter().zip(&places) {
         let (radius, fill) = if point.name.is_some() { (6.0, "#c2410c") } else { (4.0, "#4f7cac") };
         canvas.dot(place, radius, &format!("class=\"plan\" fill=\"{fill}\""));
         if let Some(name) = point.name {
-            let words = format!("{name} {:+.1} %", more(point.seconds));
+            let words = format!("{name} {:+.1} %", more(point));
             let anchor = if place[0] < PLOT[0] + 60.0 { "start" } else { "middle" };
             canvas.words([place[0], place[1] - 12.0], 12.0, anchor, &format!("{INK} font-weight=\"600\""), &words);
         }
@@ -70,8 +71,8 @@ pub fn draw(title: &str, eager: usize, points: &[Point]) -> String {
 mod tests {
     use super::*;
 
-    fn point(kept: usize, seconds: f64, name: Option<&'static str>) -> Point {
-        Point { kept, seconds, words: String::new(), name }
+    fn point(kept: usize, ratio: f64, name: Option<&'static str>) -> Point {
+        Point { kept, seconds: 2.0 * ratio, ratio, words: String::new(), name }
     }
 
     /// The number after ` name="` in a line.
@@ -82,10 +83,10 @@ mod tests {
     #[test]
     fn every_plan_is_a_dot_where_its_bytes_and_its_time_put_it() {
         let points = [
-            point(800, 2.0, Some("none")),
-            point(400, 2.1, None),
-            point(200, 2.2, Some("selective")),
-            point(100, 2.5, Some("block")),
+            point(800, 1.0, Some("none")),
+            point(400, 1.05, None),
+            point(200, 1.1, Some("selective")),
+            point(100, 1.25, Some("block")),
         ];
         let svg = draw("A model", 1000, &points);
         let dots: Vec<&str> = svg.lines().filter(|line| line.contains("class=\"plan\"")).collect();

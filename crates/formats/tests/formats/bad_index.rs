@@ -40,6 +40,19 @@ fn an_index_of_another_shape_is_refused() {
         ),
         (format!("{{\"a\":{}", "[".repeat(20_000)), "malformed JSON: EOF while parsing a list"),
         ("{\"weight_map\":{\"x\":\"a\u{0}\"}}".into(), "malformed JSON: control character"),
+        ("null".into(), "malformed JSON: invalid type: null, expected struct Index"),
+        ("7".into(), "malformed JSON: invalid type: integer `7`, expected struct Index"),
+        ("\"weight_map\"".into(), "malformed JSON: invalid type: string \"weight_map\", expected struct Index"),
+        (r#"{"weight_map":null}"#.into(), "malformed JSON: invalid type: null, expected a map"),
+        (
+            r#"{"weight_map":{"x":["a.safetensors"]}}"#.into(),
+            "malformed JSON: invalid type: sequence, expected a string",
+        ),
+        (r#"{"weight_map":{"x":"a"},"weight_map":{}}"#.into(), "malformed JSON: duplicate field `weight_map`"),
+        (r#"{"weight_map":{"x":"a"}} {}"#.into(), "malformed JSON: trailing characters"),
+        (r#"{"weight_map":{"x":"a",}}"#.into(), "malformed JSON: trailing comma"),
+        (r#"{"weight_map":{"x":"\ud800"}}"#.into(), "malformed JSON: unexpected end of hex escape"),
+        (r#"{weight_map:{}}"#.into(), "malformed JSON: key must be a string"),
     ];
     for (index, sentence) in cases {
         let line = said(with(&index).path());
@@ -52,7 +65,9 @@ fn an_index_of_another_shape_is_refused() {
 
 #[test]
 fn names_that_steer_a_terminal_or_hide_are_refused() {
-    for name in ["a\\nb", "\\u001b[2J", "a\\u0085", "..\\\\..\\\\a", "\\u0000"] {
+    for name in
+        ["a\\nb", "\\u001b[2J", "a\\u0085", "..\\\\..\\\\a", "\\u0000", "", ".", "./a.safetensors", "a/../b", "a/"]
+    {
         let line = said(with(format!(r#"{{"weight_map":{{"x":"{name}"}}}}"#)).path());
         assert!(line.ends_with("is not a plain file name inside the folder"), "{line}");
     }
