@@ -73,7 +73,7 @@ CASES = {
              pad_token_id=PAD, attn_implementation="eager"), 4),
 }  # fmt: skip
 
-# case: (the case whose family it has, what else the adapter is)
+# case: (the case whose family it has, what else the adapter is). The last has a vocabulary of more than one strip of the loss.
 KINDS = {
     "qwen2_dora": ("qwen2", dict(use_dora=True, use_rslora=True, lora_alpha=3, rank_pattern={"v_proj": 2, "layers.1.mlp.up_proj": 8},
                                  alpha_pattern={"layers.0.mlp.down_proj": 4})),
@@ -82,6 +82,8 @@ KINDS = {
     "gemma3_text_ends": ("gemma3_text", dict(target_modules=["embed_tokens", "lm_head", "down_proj"])),
 }  # fmt: skip
 CASES |= {case: CASES[family] for case, (family, _) in KINDS.items()}
+config_class, model_class, arguments, rank = CASES["gemma3_text_ends"]
+CASES["gemma3_text_ends"] = (config_class, model_class, arguments | dict(vocab_size=1100), rank)
 FAMILY = {case: KINDS[case][0] if case in KINDS else case for case in CASES}
 
 

@@ -144,10 +144,9 @@ fn products(program: &Program) -> Vec<(WeightId, bool, usize, usize)> {
         match *instr {
             Instr::Linear { weight, .. } => found.push((weight, false, rows, times)),
             Instr::LinearBackward { weight, gx: Some(_), .. } => found.push((weight, true, rows, times)),
-            Instr::CrossEntropy { weight, loss, gx, .. } => {
-                let rows = loss.rows.min(program.tokens);
+            Instr::CrossEntropy { weight, rows, gx, .. } => {
                 let times = program.tokens.div_ceil(rows);
-                found.push((weight, false, rows, times * if gx.is_some() && !loss.retain { 2 } else { 1 }));
+                found.push((weight, false, rows, times));
                 if gx.is_some() {
                     found.push((weight, true, rows, times));
                 }

@@ -13,7 +13,7 @@ use pocketune::backend::{Cpu, Weights};
 use pocketune::families::{Config, shape};
 use pocketune::graph::LoraSpec;
 use pocketune::model::{Model, Source};
-use pocketune::plan::{Instr, Keep, Kind, Loss, Mode, Plan, Policy, PolicyName, Spill, States};
+use pocketune::plan::{Instr, Keep, Kind, Mode, Plan, Policy, PolicyName, Spill, States};
 use pocketune::store;
 use pocketune::train::{Budget, PrecisionChoice, RunOptions, Task, adapter};
 
@@ -126,7 +126,7 @@ fn plans(task: &Task, eager: usize) -> Result<Vec<Plan>> {
         policy.rows == usize::MAX
             && policy.every == [1, 1]
             && policy.spill == Spill::No
-            && policy.loss == Loss::WHOLE
+            && policy.loss_rows == Policy::LOSS_ROWS
             && !policy.stream
             && !policy.page_optimizer
     };

@@ -199,13 +199,9 @@ pub fn how(plan: &Plan) -> String {
     if policy.rows < plan.program.tokens {
         words.push(format!("{} rows at a time", policy.rows));
     }
-    let loss = policy.loss;
-    words.push(match (loss.rows < plan.program.tokens, loss.retain) {
-        (true, true) => format!("logits of {} rows", loss.rows),
-        (false, true) => "logits of all rows".into(),
-        (true, false) => format!("logits of {} rows by {} words", loss.rows, loss.vocab),
-        (false, false) => format!("logits by {} words", loss.vocab),
-    });
+    if policy.loss_rows < plan.program.tokens {
+        words.push(format!("logits of {} rows", policy.loss_rows));
+    }
     words.push(if policy.stream { "weights streamed" } else { "weights resident" }.into());
     if policy.page_optimizer {
         words.push("optimizer on disk".into());
@@ -220,8 +216,7 @@ fn plan_json(plan: &Plan) -> Value {
         "step_seconds": plan.seconds(),
         "how": how(plan),
         "rows": plan.policy.rows.min(plan.program.tokens),
-        "loss_rows": plan.policy.loss.rows.min(plan.program.tokens),
-        "loss_vocab": plan.policy.loss.vocab,
+        "loss_rows": plan.policy.loss_rows.min(plan.program.tokens),
         "weights_resident": !plan.policy.stream,
         "optimizer_on_disk": plan.policy.page_optimizer,
         "spilled_bytes": plan.spilled(),

@@ -5,7 +5,7 @@ mod golden;
 use golden::{Golden, policy_of};
 use pocketune::backend::Rule;
 use pocketune::graph::Role;
-use pocketune::plan::{Keep, Loss, Mode, Policy, PolicyName, Roles, Spill};
+use pocketune::plan::{Keep, Mode, Policy, PolicyName, Roles, Spill};
 use pocketune_kernels::Isa;
 use pocketune_kernels::matmul::Precision;
 use pocketune_kernels::update::AdamW;
@@ -37,14 +37,13 @@ fn policies() -> impl Strategy<Value = Policy> {
     let every =
         prop_oneof![3 => Just([1, 1]), 1 => Just([2, 1]), 1 => Just([3, 1]), 1 => Just([4, 2]), 1 => Just([6, 2])];
     let rows = prop_oneof![Just(usize::MAX), 1_usize..40];
-    let loss = (1_usize..40, prop_oneof![Just(usize::MAX), Just(1024_usize)], any::<bool>());
-    (roles(), roles(), 0_usize..7, spill, every, rows, loss, any::<bool>(), any::<bool>()).prop_map(
-        |(first, rest, split, spill, every, rows, loss, stream, page_optimizer)| Policy {
+    (roles(), roles(), 0_usize..7, spill, every, rows, 1_usize..40, any::<bool>(), any::<bool>()).prop_map(
+        |(first, rest, split, spill, every, rows, loss_rows, stream, page_optimizer)| Policy {
             keep: Keep { first, rest, split },
             spill,
             every,
             rows,
-            loss: Loss { rows: loss.0, vocab: loss.1, retain: loss.2 },
+            loss_rows,
             stream,
             page_optimizer,
         },

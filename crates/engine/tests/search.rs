@@ -112,7 +112,7 @@ fn a_state_on_disk_has_room_to_pass_through_when_sums_are_applied() {
     let (program, room) = training
         .with(|setting, graph| {
             let largest = graph.params.iter().map(|param| param.len()).max().unwrap();
-            let policy = Policy { page_optimizer: true, ..Policy::named(PolicyName::Block, graph.vocab) };
+            let policy = Policy { page_optimizer: true, ..Policy::named(PolicyName::Block) };
             (setting.plan(policy).program, States::F32.floats(largest))
         })
         .unwrap();

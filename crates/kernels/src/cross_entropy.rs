@@ -1,24 +1,27 @@
-//! Cross-entropy of rows of logits that arrive in pieces of the vocabulary: the loss, the most likely token, and in place of the
-//! logits their gradient.
+//! Cross-entropy of rows of logits that arrive strip by strip of the vocabulary: the loss, the most likely token, and in place of the
+//! logits what their gradient is made of.
 //!
-//! Sums run over strips of [`STRIP`] entries and then over the strips in ascending order, so that results have the same bits
-//! however the vocabulary is cut into pieces of whole strips.
+//! A softmax needs the sum over all entries before it can give one of them. So each strip is given relative to the largest logit *so far*, and
+//! whatever was summed of the strips before is rescaled when a larger one turns up: `Σ softmax(l) W` is made in one pass over `W`, and no
+//! logit outlives its strip. Strips are the same whatever else is cut into pieces, and so are the bits.
 
 use crate::math::{LANES, exp, lane_sum};
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
 use crate::{Isa, Pool};
 
-/// Entries of the vocabulary that share a maximum. Pieces start at multiples of it.
+/// Entries of the vocabulary in a strip; the last one may be shorter.
 pub const STRIP: usize = 1024;
 
-/// What is known of each row after some pieces; each slice has one entry a row.
+/// What is known of each row after some strips; each slice has one entry a row.
 pub struct State<'a> {
     /// The largest logit so far.
     pub top: &'a mut [f32],
     /// The sum of `exp(logit - top)` so far.
     pub total: &'a mut [f32],
-    /// The label's logit, once its piece was seen.
+    /// What sums over earlier strips are to be multiplied with after the last one: `exp(top before - top)`.
+    pub shift: &'a mut [f32],
+    /// The label's logit, once its strip was seen.
     pub label: &'a mut [f32],
     /// The number of the largest logit, the first of equals, as the bits of a float.
     pub best: &'a mut [f32],
@@ -29,11 +32,12 @@ impl State<'_> {
     pub fn clear(&mut self) {
         self.top.fill(f32::NEG_INFINITY);
         self.total.fill(0.0);
+        self.shift.fill(0.0);
         self.label.fill(f32::NAN);
         self.best.fill(f32::from_bits(u32::MAX));
     }
 
-    /// The loss of a row after the last piece: `logsumexp - logit[label]`.
+    /// The loss of a row after the last strip: `logsumexp - logit[label]`.
     pub fn loss(&self, row: usize) -> f32 {
         self.lse(row) - self.label[row]
     }
@@ -48,26 +52,40 @@ impl State<'_> {
     }
 }
 
-/// Takes in the logits of entries `first..` of the vocabulary: `piece` holds equally many for each row.
-pub fn take_in(isa: Isa, pool: &Pool, piece: &[f32], first: usize, labels: &[u32], state: &mut State) {
-    let Some(len) = piece.len().checked_div(labels.len()) else { return };
-    assert!(first.is_multiple_of(STRIP) && state.top.len() == labels.len());
-    let slices = [&mut *state.top, &mut *state.total, &mut *state.label, &mut *state.best].map(|s| Rows::new(s, 1));
+/// Takes in the logits of entries `first..` of the vocabulary, equally many for each row, and leaves `exp(logit - top)` in their place.
+pub fn take_in(isa: Isa, pool: &Pool, strip: &mut [f32], first: usize, labels: &[u32], state: &mut State) {
+    let Some(len) = strip.len().checked_div(labels.len()) else { return };
+    assert!(first.is_multiple_of(STRIP) && len <= STRIP && state.top.len() == labels.len());
+    let State { top, total, shift, label, best } = state;
+    let slices = [top, total, shift, label, best].map(|s| Rows::new(s, 1));
+    let strip = Rows::new(strip, len.max(1));
     pool.run(labels.len(), &|row, _| {
-        let [top, total, label, best] = slices.each_ref().map(|slice| &mut slice.piece(row).0[0]);
-        let logits = &piece[row * len..][..len];
-        let (new_top, new_total, winner) = take_in_row(isa, logits, *top, *total);
-        (*top, *total) = (new_top, new_total);
-        if let Some(at) = winner {
-            *best = f32::from_bits((first + at) as u32);
-        }
-        if let Some(&logit) = (labels[row] as usize).checked_sub(first).and_then(|at| logits.get(at)) {
+        let [top, total, shift, label, best] = slices.each_ref().map(|slice| &mut slice.piece(row).0[0]);
+        let (logits, _) = strip.piece(row);
+        if let Some(&mut logit) = (labels[row] as usize).checked_sub(first).and_then(|at| logits.get_mut(at)) {
             *label = logit;
+        }
+        let taken = take_in_row(isa, logits, *top, *total);
+        (*top, *total, *shift) = (taken.top, taken.total, taken.shift);
+        if let Some(at) = taken.winner {
+            *best = f32::from_bits((first + at) as u32);
         }
     });
 }
 
-/// After all pieces: `(softmax - onehot) scale` in place of the logits of entries `first..`.
+/// Brings sums over earlier strips, a row of them for each row of logits, up to the last strip.
+pub fn rescale(pool: &Pool, sums: &mut [f32], state: &State) {
+    let Some(len) = sums.len().checked_div(state.shift.len()) else { return };
+    let sums = Rows::new(sums, len.max(1));
+    pool.run(state.shift.len(), &|row, _| {
+        let shift = state.shift[row];
+        if shift != 1.0 {
+            sums.piece(row).0.iter_mut().for_each(|x| *x *= shift);
+        }
+    });
+}
+
+/// After all strips: `(softmax - onehot) scale` in place of the logits of entries `first..`, which were computed once more.
 #[allow(clippy::too_many_arguments)]
 pub fn gradient(isa: Isa, pool: &Pool, piece: &mut [f32], first: usize, labels: &[u32], state: &State, scale: f32) {
     let Some(len) = piece.len().checked_div(labels.len()) else { return };
@@ -81,20 +99,29 @@ pub fn gradient(isa: Isa, pool: &Pool, piece: &mut [f32], first: usize, labels: 
     });
 }
 
-per_isa!(fn take_in_row(logits: &[f32], top: f32, total: f32) -> (f32, f32, Option<usize>) = take_in_body);
+per_isa!(fn take_in_row(logits: &mut [f32], top: f32, total: f32) -> Taken = take_in_body);
 per_isa!(fn gradient_row(logits: &mut [f32], lse: f32, scale: f32) = gradient_body);
 
+/// A row after one more strip.
+struct Taken {
+    top: f32,
+    total: f32,
+    shift: f32,
+    /// Where in the strip the largest logit is, if it is larger than all before.
+    winner: Option<usize>,
+}
+
+/// A NaN is no maximum, but it reaches the sum and so the loss.
 #[inline(always)]
-fn take_in_body(logits: &[f32], top: f32, total: f32) -> (f32, f32, Option<usize>) {
-    let (mut top, mut total, mut winner) = (top, total, None);
-    for (strip, start) in logits.chunks(STRIP).zip((0..).step_by(STRIP)) {
-        let (strip_top, strip_total) = strip_sum(strip);
-        if strip_top > top {
-            winner = strip.iter().position(|&x| x == strip_top).map(|at| start + at);
-        }
-        (top, total) = merge((top, total), (strip_top, strip_total));
+fn take_in_body(logits: &mut [f32], before: f32, total: f32) -> Taken {
+    let highest = highest(logits);
+    let (top, winner) =
+        if highest > before { (highest, logits.iter().position(|&x| x == highest)) } else { (before, None) };
+    let shift = exp(before - top);
+    for x in logits.iter_mut() {
+        *x = exp(*x - top);
     }
-    (top, total, winner)
+    Taken { top, total: total * shift + lane_sum([logits], |[x]| x), shift, winner }
 }
 
 #[inline(always)]
@@ -104,9 +131,8 @@ fn gradient_body(logits: &mut [f32], lse: f32, scale: f32) {
     }
 }
 
-/// The maximum of a strip and the sum of `exp(x - maximum)`. A NaN is no maximum, but it reaches the sum and so the loss.
 #[inline(always)]
-fn strip_sum(strip: &[f32]) -> (f32, f32) {
+fn highest(strip: &[f32]) -> f32 {
     let higher = |a: f32, b: f32| if b > a { b } else { a };
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let (whole, rest) = strip.as_chunks::<LANES>();
@@ -115,13 +141,5 @@ fn strip_sum(strip: &[f32]) -> (f32, f32) {
             lanes[lane] = higher(lanes[lane], piece[lane]);
         }
     }
-    let top = lanes.into_iter().chain(rest.iter().copied()).fold(f32::NEG_INFINITY, higher);
-    (top, lane_sum([strip], |[x]| exp(x - top)))
-}
-
-/// Joins two (maximum, sum) pairs.
-#[inline(always)]
-fn merge((top_a, a): (f32, f32), (top_b, b): (f32, f32)) -> (f32, f32) {
-    let top = if top_b > top_a { top_b } else { top_a };
-    (top, a * exp(top_a - top) + b * exp(top_b - top))
+    lanes.into_iter().chain(rest.iter().copied()).fold(f32::NEG_INFINITY, higher)
 }

@@ -487,7 +487,7 @@ impl Cpu {
             Instr::ActivationBackward { act, x, g } => activation::backward(isa, pool, act, w(x), r(g)),
             Instr::Add { from, to } => elementwise::add(pool, w(to), r(from)),
             Instr::Copy { from, to } => w(to).copy_from_slice(r(from)),
-            Instr::CrossEntropy { weight, bias, lora, loss, x, gx, grads, work } => {
+            Instr::CrossEntropy { weight, bias, lora, rows, x, gx, grads, work } => {
                 let lora = lora.map(|lora| HeadAdapter { a: factor(lora.a), b: matrix(lora.b), scale: lora.scale });
                 let grads = grads.map(|grads| {
                     grads.map(|grad| {
@@ -498,7 +498,7 @@ impl Cpu {
                         grad
                     })
                 });
-                let head = Head { weight, bias: bias.map(vector), lora, loss, stream: program.stream };
+                let head = Head { weight, bias: bias.map(vector), lora, rows, stream: program.stream };
                 *outcome = self.cross_entropy(head, r(x), gx.map(w), grads, w(work), batch)?;
             }
             Instr::Logits { weight, bias, lora, x, out, scratch } => {

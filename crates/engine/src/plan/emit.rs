@@ -62,7 +62,7 @@ pub(super) fn loss_work(request: Request) -> usize {
         _ => None,
     });
     let Some((weight, lora)) = head else { return 0 };
-    scratch::loss_work(request, weight, lora, request.policy.loss)
+    scratch::loss_work(request, weight, lora)
 }
 
 /// What is known while instructions are written.

@@ -4,7 +4,7 @@
 
 use pocketune_kernels::attention::Window;
 
-use super::{Instr, Loss, Program};
+use super::{Instr, Program};
 use crate::graph::{Graph, ParamId, WeightId};
 
 /// Operations of attention for each element of a query and each key it sees: two products forward and five backward. (Where threads
@@ -58,14 +58,11 @@ pub(super) fn work(instr: &Instr, graph: &Graph) -> Work {
         Instr::AttentionBackward { heads, .. } => {
             Work { attention: ATTENTION_BACKWARD * (heads.queries * heads.d) as f64, window: heads.window, ..none }
         }
-        Instr::CrossEntropy { weight, loss, gx, lora, grads, .. } => {
-            let products = head_products(loss, gx.is_some() || grads.is_some());
-            let frozen = if gx.is_some() || grads.is_none() { products } else { products - 1.0 };
+        Instr::CrossEntropy { weight, lora, grads, .. } => {
+            let products = head_products(instr);
             let adapter = lora.map_or(0.0, |lora| param(lora.a) + param(lora.b));
-            Work {
-                head: frozen * matrix(weight) + (products + if grads.is_some() { 1.0 } else { 0.0 }) * adapter,
-                ..none
-            }
+            let head = products * matrix(weight) + (products + if grads.is_some() { 1.0 } else { 0.0 }) * adapter;
+            Work { head, ..none }
         }
         Instr::Embed { lora: Some(lora), .. } => Work { thin: param(lora.b), ..none },
         Instr::EmbedBackward { lora, .. } => Work { thin: 2.0 * param(lora.b), ..none },
@@ -73,13 +70,10 @@ pub(super) fn work(instr: &Instr, graph: &Graph) -> Work {
     }
 }
 
-/// Products with the head: logits, and where it trains their gradient, for which they may be computed again.
-pub(super) const fn head_products(loss: Loss, trains: bool) -> f64 {
-    match (trains, loss.retain) {
-        (false, _) => 1.0,
-        (true, true) => 2.0,
-        (true, false) => 3.0,
-    }
+/// Products with the head's weight: logits, the gradient of its input, and logits once more where its adapter learns.
+pub(super) fn head_products(instr: &Instr) -> f64 {
+    let Instr::CrossEntropy { gx, grads, .. } = instr else { return 0.0 };
+    1.0 + f64::from(u8::from(gx.is_some())) + f64::from(u8::from(grads.is_some()))
 }
 
 /// Operations of a program's products, for records of any length.
@@ -149,7 +143,7 @@ mod tests {
         let graph = config.graph((rank > 0).then_some(&lora)).unwrap();
         let types = vec![BlockType::Q4_0; graph.weights.len()];
         let machine = Machine { threads: 1, isa: Isa::Scalar, precision: Precision::F32 };
-        let policy = Policy::named(policy, graph.vocab);
+        let policy = Policy::named(policy);
         let request = Request {
             graph: &graph,
             types: &types,

@@ -4,7 +4,7 @@ use pocketune_kernels::activation::Act;
 use pocketune_kernels::attention::Heads;
 use pocketune_kernels::rope::Pairs;
 
-use super::{Buf, Loss};
+use super::Buf;
 use crate::graph::{Added, Factors, Norm, ParamId, RopeId, VectorId, WeightId};
 
 /// How an instruction uses a buffer.
@@ -194,7 +194,7 @@ pub enum Instr {
         weight: WeightId,
         bias: Option<VectorId>,
         lora: Option<Factors>,
-        loss: Loss,
+        rows: usize,
         x: Buf,
         gx: Option<Buf>,
         grads: Option<[Grad; 2]>,

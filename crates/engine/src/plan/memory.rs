@@ -1,6 +1,7 @@
 //! What a run will hold, in bytes, before its first step.
 
 use pocketune_kernels::BlockType;
+use pocketune_kernels::cross_entropy::STRIP;
 use pocketune_kernels::pool::STACK_BYTES;
 
 use super::{Instr, Layout, Program, Span};
@@ -101,15 +102,6 @@ fn weights(graph: &Graph, types: &[BlockType], program: &Program) -> usize {
     program.instrs.iter().map(|instr| mapped(graph, types, program, Some(instr))).max().unwrap_or(0)
 }
 
-/// The most that is mapped of streamed weights when the loss goes through its head by `vocab` entries.
-pub(super) fn streamed(graph: &Graph, types: &[BlockType], program: &Program, vocab: usize) -> usize {
-    let parts = program.instrs.iter().map(|instr| match instr {
-        Instr::CrossEntropy { weight, .. } => weight_bytes(graph, types, *weight, vocab) + STRETCH,
-        other => mapped(graph, types, program, Some(other)),
-    });
-    parts.max().unwrap_or(0)
-}
-
 /// What is mapped of the weights while `instr` runs: all of them, or what it reads before that is released.
 pub(super) fn mapped(graph: &Graph, types: &[BlockType], program: &Program, instr: Option<&Instr>) -> usize {
     let whole = |id: WeightId| weight_bytes(graph, types, id, usize::MAX);
@@ -117,7 +109,7 @@ pub(super) fn mapped(graph: &Graph, types: &[BlockType], program: &Program, inst
         return (0..graph.weights.len()).map(|id| whole(WeightId(id))).sum();
     }
     let part = instr.map_or(0, |instr| match instr {
-        Instr::CrossEntropy { weight, loss, .. } => weight_bytes(graph, types, *weight, loss.vocab),
+        Instr::CrossEntropy { weight, .. } => weight_bytes(graph, types, *weight, STRIP),
         Instr::Embed { weight, added, .. } => {
             let tables = added.iter().flat_map(|added| [Some(added.positions), added.types]).flatten();
             tables.chain([*weight]).map(|table| whole(table).min(EMBED_PIECE * FAULT_AROUND)).sum()

@@ -113,22 +113,6 @@ impl Keep {
     }
 }
 
-/// How the loss is worked through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loss {
-    /// Labelled rows at a time.
-    pub rows: usize,
-    /// Entries of the vocabulary at a time: a multiple of the cross-entropy's strip, or all of them.
-    pub vocab: usize,
-    /// Whether the logits of all entries stay until the gradient; otherwise they are computed again.
-    pub retain: bool,
-}
-
-impl Loss {
-    /// All rows and all logits at once. The head is still read in pieces, which costs nothing and lets its pages go behind.
-    pub const WHOLE: Loss = Loss { rows: usize::MAX, vocab: 16_384, retain: true };
-}
-
 /// Where kept values wait for the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spill {
@@ -151,8 +135,8 @@ pub struct Policy {
     pub every: [usize; 2],
     /// Rows at a time in everything but attention; a number of at least the step's tokens means all.
     pub rows: usize,
-    /// How the loss is worked through.
-    pub loss: Loss,
+    /// Labelled rows at a time in head and loss.
+    pub loss_rows: usize,
     /// Whether mapped weights are released after use.
     pub stream: bool,
     /// Whether the optimizer's state waits on disk.
@@ -160,15 +144,17 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The named policy with everything else at its roomiest: logits of as many rows as fit 32 MiB (and at least 16).
-    pub fn named(name: PolicyName, vocab: usize) -> Self {
-        const LOGITS_BYTES: usize = 32 << 20;
+    /// Rows of head and loss at a time where there is room: with more, kernels would go over the head's weights once more all the same.
+    pub const LOSS_ROWS: usize = 512;
+
+    /// The named policy with everything else at its roomiest.
+    pub fn named(name: PolicyName) -> Self {
         Self {
             keep: Keep::all(name.keeps()),
             spill: Spill::No,
             every: [1, 1],
             rows: usize::MAX,
-            loss: Loss { rows: (LOGITS_BYTES / (4 * vocab.max(1))).max(16), ..Loss::WHOLE },
+            loss_rows: Self::LOSS_ROWS,
             stream: false,
             page_optimizer: false,
         }

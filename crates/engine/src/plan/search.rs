@@ -2,9 +2,10 @@
 //! measured exactly, by laying the program out, until one fits.
 
 use super::emit;
-use super::memory::{MemoryPlan, Surroundings, streamed};
+use super::flops::head_products;
+use super::memory::{MemoryPlan, Surroundings};
 use super::place::{self, Peaks};
-use super::policy::{Keep, Loss, Policy, PolicyName, Roles, Spill};
+use super::policy::{Keep, Policy, PolicyName, Roles, Spill};
 use super::time::{Moment, Rates, Time, loss_seconds, moments, predict};
 use super::{Instr, Layout, Machine, Mode, Program, Request, States};
 use crate::graph::{Graph, Role};
@@ -144,8 +145,7 @@ impl<'a> Setting<'a> {
     /// The plan that keeps everything in memory: no search finds a faster one.
     pub fn roomiest(&self) -> Plan {
         let keep = Keep::all(self.named.unwrap_or(PolicyName::None).keeps());
-        let (spill, loss) = (Spill::No, Loss::WHOLE);
-        self.plan(Policy { keep, spill, every: [1, 1], rows: usize::MAX, loss, stream: false, page_optimizer: false })
+        self.plan(Policy { keep, ..Policy::named(PolicyName::None) })
     }
 
     /// The fastest plan of at most `budget` bytes.
@@ -170,12 +170,11 @@ impl<'a> Setting<'a> {
 
     /// A plan that is close to the smallest, found at once: everything waits on disk or is computed again, in small pieces.
     pub fn tightest(&self) -> Plan {
-        let loss = Loss { rows: 64, vocab: 1024, retain: false };
         let keep = Keep::all(PolicyName::Block.keeps());
         let page_optimizer = self.may_spill && self.states.any();
         let spill = if self.may_spill { Spill::Tight } else { Spill::No };
         let every = if self.may_spill { [1, 1] } else { [(self.graph.blocks as f64).sqrt().round() as usize, 1] };
-        self.plan(Policy { keep, spill, every, rows: 64, loss, stream: true, page_optimizer })
+        self.plan(Policy { keep, spill, every, rows: 64, loss_rows: 64, stream: true, page_optimizer })
     }
 
     fn candidates(&self) -> Vec<Candidate> {
@@ -184,8 +183,7 @@ impl<'a> Setting<'a> {
             for rows in self.rows() {
                 // Pieces are for when memory is tight: then a block keeps the same everywhere.
                 if rows == usize::MAX || keep.split == 0 {
-                    let loss = Loss::WHOLE;
-                    let policy = Policy { keep, spill, every, rows, loss, stream: false, page_optimizer: false };
+                    let policy = Policy { keep, spill, every, rows, ..Policy::named(PolicyName::None) };
                     self.variants(policy, &mut candidates);
                 }
             }
@@ -237,19 +235,12 @@ impl<'a> Setting<'a> {
         rows
     }
 
-    fn losses(&self) -> Vec<Loss> {
-        let (vocab, tokens) = (self.graph.vocab, self.tokens());
-        let mut losses = vec![Loss::WHOLE];
-        losses.extend(
-            [1024, 512, 256, 128, 64, 32, 16]
-                .into_iter()
-                .filter(|&rows| rows < tokens)
-                .map(|rows| Loss { rows, ..Loss::WHOLE }),
-        );
-        for vocab in [16_384, 4_096, 1_024].into_iter().filter(|&piece| piece < vocab) {
-            losses.extend([usize::MAX, 256, 64].map(|rows| Loss { rows, vocab, retain: false }));
-        }
-        losses
+    /// Rows of head and loss at a time.
+    fn loss_rows(&self) -> impl Iterator<Item = usize> + use<> {
+        let tokens = self.tokens();
+        [Policy::LOSS_ROWS, 256, 128, 64, 32, 16]
+            .into_iter()
+            .filter(move |&rows| rows == Policy::LOSS_ROWS || rows < tokens)
     }
 
     /// Adds the candidates that differ from `policy` in the loss and in residency. One emission serves all of them: the loss's work
@@ -258,8 +249,8 @@ impl<'a> Setting<'a> {
         let mut program = emit::emit(self.request(policy, self.mode));
         let Peaks { elsewhere, beside_loss } = place::peaks(&mut program);
         let time = predict(&program, self.graph, self.types, self.rates, self.length);
-        let weight = program.instrs.iter().find_map(|instr| match instr {
-            Instr::CrossEntropy { weight, gx, .. } => Some((*weight, gx.is_some())),
+        let head = program.instrs.iter().find_map(|instr| match instr {
+            Instr::CrossEntropy { weight, .. } => Some((*weight, head_products(instr))),
             _ => None,
         });
         for page_optimizer in [false, true].into_iter().filter(|page| !page || (self.states.any() && self.may_spill)) {
@@ -267,21 +258,16 @@ impl<'a> Setting<'a> {
             for stream in [false, true] {
                 program.stream = stream;
                 program.len = 0;
-                let mut cut_by = None;
                 let mut memory =
                     MemoryPlan::new(self.graph, self.types, &layout, &[&program], self.machine.threads, self.around);
-                for loss in self.losses() {
-                    let policy = Policy { loss, stream, page_optimizer, ..policy };
+                for loss_rows in self.loss_rows() {
+                    let policy = Policy { loss_rows, stream, page_optimizer, ..policy };
                     let work = emit::loss_work(self.request(policy, self.mode));
                     memory.program = 4 * elsewhere.max(beside_loss + work);
-                    let loss_time = weight.map_or(0.0, |(weight, trains)| {
-                        loss_seconds(self.graph, weight, loss, self.tokens() as f64, trains, self.rates)
+                    let loss_time = head.map_or(0.0, |(weight, products)| {
+                        loss_seconds(self.graph, weight, loss_rows, self.tokens() as f64, products, self.rates)
                     });
                     let seconds = Time { loss: loss_time, ..time }.seconds(&policy);
-                    if stream && cut_by != Some(loss.vocab) {
-                        memory.weights = streamed(self.graph, self.types, &program, loss.vocab);
-                        cut_by = Some(loss.vocab);
-                    }
                     candidates.push(Candidate { policy, least: memory.peak(), seconds });
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::flops::{Work, head_products, work};
 use super::memory::{mapped, weight_bytes};
-use super::{Instr, Loss, Mode, Policy, Program, Spill, States};
+use super::{Instr, Mode, Policy, Program, Spill, States};
 use crate::graph::{Graph, WeightId};
 use pocketune_kernels::BlockType;
 use serde::{Deserialize, Serialize};
@@ -172,8 +172,8 @@ impl Clock<'_> {
                 time.compute += elements * (1.0 / rates.dequantise + rank / rates.pass);
             }
             Instr::Attention { .. } | Instr::CachedAttention { .. } | Instr::AttentionBackward { .. } => {}
-            Instr::CrossEntropy { weight, loss, gx, .. } => {
-                time.loss += loss_seconds(graph, weight, loss, n, gx.is_some(), rates);
+            Instr::CrossEntropy { weight, rows, .. } => {
+                time.loss += loss_seconds(graph, weight, rows, n, head_products(instr), rates);
             }
             Instr::Update { param: id, .. } => {
                 let len = graph.params[id.0].len();
@@ -231,12 +231,12 @@ const NEAR: f64 = 3e6;
 /// Bytes a second at which released pages are mapped in again from the system's cache.
 const MAPPING: f64 = 2e10;
 
-/// Seconds of head and loss: two products, or three where logits are computed again; the head is dequantised for every piece of rows.
-pub fn loss_seconds(graph: &Graph, weight: WeightId, loss: Loss, n: f64, trains: bool, rates: Rates) -> f64 {
+/// Seconds of head and loss with so many `products`: the head is dequantised for every piece of rows, and each product's logits are passed
+/// over once while they are near.
+pub fn loss_seconds(graph: &Graph, weight: WeightId, rows: usize, n: f64, products: f64, rates: Rates) -> f64 {
     let decl = &graph.weights[weight.0];
     let numbers = decl.rows as f64 * decl.cols as f64;
-    let products = head_products(loss, trains);
-    let pieces = (n / (loss.rows as f64).min(n)).ceil();
+    let pieces = (n / (rows as f64).min(n)).ceil();
     products * (2.0 * n * numbers / rates.product + (pieces - 1.0) * numbers / rates.dequantise)
-        + (products + 1.0) * 4.0 * n * decl.rows as f64 / rates.pass
+        + products * 4.0 * n * decl.rows as f64 / rates.pass
 }

@@ -8,7 +8,7 @@ use pocketune::backend::{Batch, Cpu, NO_LABEL, Noise, Rule, Weights};
 use pocketune::families::Config;
 use pocketune::graph::{Graph, LoraSpec, ParamId, Target};
 use pocketune::model::{Model, Source};
-use pocketune::plan::{self, Layout, Loss, Machine, Mode, Policy, PolicyName, Program, Request, States};
+use pocketune::plan::{self, Layout, Machine, Mode, Policy, PolicyName, Program, Request, States};
 use pocketune::train::adapter;
 use pocketune_formats::peft::{self, Adapter};
 use pocketune_kernels::Isa;
@@ -30,8 +30,7 @@ pub struct Golden {
 
 /// A named policy with `rows` rows of logits at a time.
 pub fn policy_of(name: PolicyName, rows: usize) -> Policy {
-    let policy = Policy::named(name, 1);
-    Policy { loss: Loss { rows, ..policy.loss }, ..policy }
+    Policy { loss_rows: rows, ..Policy::named(name) }
 }
 
 fn root() -> PathBuf {

@@ -1,15 +1,17 @@
 //! Head and loss, with the head's adapter where it has one: the one instruction that is a loop of its own, over pieces of labelled rows and
-//! pieces of the vocabulary.
+//! strips of the vocabulary. A strip of the head's weight serves logits and gradient before the next one is read, as attention goes over keys
+//! and values; only an adapter of the head, whose gradient needs each row's whole sum, has a second look at the logits.
 
 use std::ops::Range;
 
+use pocketune_kernels::cross_entropy::{self, STRIP, State};
 use pocketune_kernels::matmul::{Ctx, Precision, Start, Weight, nn, nt, tn};
-use pocketune_kernels::{cross_entropy, elementwise};
+use pocketune_kernels::{elementwise, embed};
 
 use super::{Batch, Cpu, NO_LABEL, Outcome};
 use crate::error::Result;
 use crate::graph::WeightId;
-use crate::plan::{Loss, Machine};
+use crate::plan::Machine;
 
 /// The head of the model and how its loss is worked through.
 #[derive(Clone, Copy)]
@@ -17,7 +19,8 @@ pub(super) struct Head<'a> {
     pub weight: WeightId,
     pub bias: Option<&'a [f32]>,
     pub lora: Option<HeadAdapter<'a>>,
-    pub loss: Loss,
+    /// Labelled rows at a time.
+    pub rows: usize,
     pub stream: bool,
 }
 
@@ -31,7 +34,7 @@ pub(super) struct HeadAdapter<'a> {
     pub scale: f32,
 }
 
-/// What the adapter works with: pieces of the second factor and of its gradient, and the low-rank values of a piece of rows and their
+/// What the adapter works with: strips of the second factor and of its gradient, and the low-rank values of a piece of rows and their
 /// gradients. All in f32, where a sum in pieces has the bits of the whole.
 struct Work<'a> {
     piece: &'a mut [f32],
@@ -42,41 +45,46 @@ struct Work<'a> {
 
 impl<'a> Work<'a> {
     /// Cut from the front of `work`, and the rest.
-    fn cut(work: &'a mut [f32], rank: usize, loss: Loss) -> (Self, &'a mut [f32]) {
-        let (piece, work) = work.split_at_mut(rank * loss.vocab);
-        let (grad, work) = work.split_at_mut(rank * loss.vocab);
-        let (h, work) = work.split_at_mut(rank * loss.rows);
-        let (gh, work) = work.split_at_mut(rank * loss.rows);
+    fn cut(work: &'a mut [f32], rank: usize, rows: usize, strip: usize) -> (Self, &'a mut [f32]) {
+        let (piece, work) = work.split_at_mut(rank * strip);
+        let (grad, work) = work.split_at_mut(rank * strip);
+        let (h, work) = work.split_at_mut(rank * rows);
+        let (gh, work) = work.split_at_mut(rank * rows);
         (Self { piece, grad, h, gh }, work)
     }
 }
 
-/// The columns `piece` of a matrix with `rank` rows, one row after another.
-fn columns(matrix: &[f32], rank: usize, piece: &Range<usize>, to: &mut [f32]) {
-    for (row, to) in matrix.chunks_exact(matrix.len() / rank).zip(to.chunks_exact_mut(piece.len())) {
-        to.copy_from_slice(&row[piece.clone()]);
+/// The columns `strip` of a matrix with `rank` rows, one row after another.
+fn columns(matrix: &[f32], rank: usize, strip: &Range<usize>, to: &mut [f32]) {
+    for (row, to) in matrix.chunks_exact(matrix.len() / rank).zip(to.chunks_exact_mut(strip.len())) {
+        to.copy_from_slice(&row[strip.clone()]);
     }
 }
 
 /// The way back.
-fn put_columns(from: &[f32], rank: usize, piece: &Range<usize>, matrix: &mut [f32]) {
+fn put_columns(from: &[f32], rank: usize, strip: &Range<usize>, matrix: &mut [f32]) {
     let width = matrix.len() / rank;
-    for (row, from) in matrix.chunks_exact_mut(width).zip(from.chunks_exact(piece.len())) {
-        row[piece.clone()].copy_from_slice(from);
+    for (row, from) in matrix.chunks_exact_mut(width).zip(from.chunks_exact(strip.len())) {
+        row[strip.clone()].copy_from_slice(from);
     }
 }
 
-impl<'a> Head<'a> {
-    /// What the logits of a piece of the vocabulary start from.
-    fn start(&self, piece: &Range<usize>) -> Start<'a> {
-        self.bias.map_or(Start::Zero, |bias| Start::Bias(&bias[piece.clone()]))
+/// Labelled rows that are worked on together.
+struct Piece<'a> {
+    /// The rows of `x`, one after another.
+    x: &'a [f32],
+    labels: &'a [u32],
+}
+
+impl Piece<'_> {
+    fn len(&self) -> usize {
+        self.labels.len()
     }
 }
 
 impl Cpu {
-    /// Head and loss over pieces of labelled rows and pieces of the vocabulary: gather, logits, loss, and the gradient of `x`
-    /// scattered back. Logits of a piece stay until the gradient or are computed again; weights are released behind. Nothing has been
-    /// applied yet when it runs, and it takes long, so it looks whether to stop at every piece.
+    /// Head and loss: gather, logits, loss, and the gradient of `x` scattered back. Weights are released behind. Nothing has been
+    /// applied yet when it runs, and it takes long, so it looks whether to stop at every strip.
     ///
     /// # Errors
     /// When it was asked to stop.
@@ -90,13 +98,14 @@ impl Cpu {
         batch: Batch,
     ) -> Result<Outcome> {
         let matrix = self.weights.matrix(head.weight);
-        let (rows, c, vocab) = (head.loss.rows, matrix.cols, matrix.rows);
+        let (rows, c, vocab) = (head.rows, matrix.cols, matrix.rows);
+        let longest = STRIP.min(vocab);
         let (gathered, work) = work.split_at_mut(rows * c);
-        let (gradients, work) = work.split_at_mut(rows * c);
-        let (logits, work) = work.split_at_mut(rows * if head.loss.retain { vocab } else { head.loss.vocab });
-        let (numbers, work) = work.split_at_mut(5 * rows);
+        let (sums, work) = work.split_at_mut(rows * c);
+        let (logits, work) = work.split_at_mut(rows * longest);
+        let (numbers, work) = work.split_at_mut(6 * rows);
         let rank = head.lora.map_or(0, |lora| lora.a.rows);
-        let (mut low, scratch) = Work::cut(work, rank, head.loss);
+        let (mut low, scratch) = Work::cut(work, rank, rows, longest);
         let Machine { isa, precision, .. } = self.machine;
         let pool = &self.pool;
         let scale = 1.0 / batch.targets.max(1) as f32;
@@ -121,99 +130,143 @@ impl Cpu {
             if count == 0 {
                 break;
             }
-            let (labels, gathered) = (&labels[..count], &gathered[..count * c]);
+            let piece = Piece { x: &gathered[..count * c], labels: &labels[..count] };
+            let labelled = (first_row..next).filter(|&row| batch.labels[row] != NO_LABEL);
             let mut parts = state.chunks_exact_mut(rows).map(|part| &mut part[..count]);
-            let mut part = || parts.next().expect("four numbers a row beside the label");
-            let mut state = cross_entropy::State { top: part(), total: part(), label: part(), best: part() };
+            let mut part = || parts.next().expect("five numbers a row beside the label");
+            let mut state = State { top: part(), total: part(), shift: part(), label: part(), best: part() };
             state.clear();
-            let pieces = (0..vocab).step_by(head.loss.vocab).map(|first| first..(first + head.loss.vocab).min(vocab));
-            let place = |piece: &Range<usize>| {
-                let start = if head.loss.retain { count * piece.start } else { 0 };
-                start..start + count * piece.len()
-            };
+            let sums = &mut sums[..count * c];
             if let Some(lora) = head.lora {
                 let h = &mut low.h[..count * rank];
                 let mut thin = Ctx { pool, isa, precision: Precision::F32, scratch: &mut *scratch };
-                nt(&mut thin, lora.a, gathered, count, h, Start::Zero, None);
+                nt(&mut thin, lora.a, piece.x, count, h, Start::Zero, None);
                 elementwise::scale(pool, h, lora.scale);
             }
-            let make = |low: &mut Work, scratch: &mut [f32], piece: &Range<usize>, logits: &mut [f32]| {
-                let mut ctx = Ctx { pool, isa, precision, scratch: &mut *scratch };
-                nt(&mut ctx, matrix.part(piece.clone()), gathered, count, logits, head.start(piece), None);
-                if let Some(lora) = head.lora {
-                    let b = &mut low.piece[..rank * piece.len()];
-                    columns(lora.b, rank, piece, b);
-                    let mut thin = Ctx { pool, isa, precision: Precision::F32, scratch };
-                    let factor = Weight::f32(rank, piece.len(), b);
-                    nn(&mut thin, factor, &low.h[..count * rank], count, logits, Start::Output, None);
-                }
-            };
-            for piece in pieces.clone() {
+            for strip in strips(vocab) {
                 self.unless_stopping()?;
-                let logits = &mut logits[place(&piece)];
-                make(&mut low, scratch, &piece, logits);
-                cross_entropy::take_in(isa, pool, logits, piece.start, labels, &mut state);
+                let logits = &mut logits[..count * strip.len()];
+                self.logits_of(head, &piece, &strip, &mut low, logits, scratch);
+                cross_entropy::take_in(isa, pool, logits, strip.start, piece.labels, &mut state);
+                if let Some(gx) = gx.as_deref_mut() {
+                    self.unless_stopping()?;
+                    let start = if strip.start == 0 { Start::Zero } else { Start::Output };
+                    if strip.start > 0 {
+                        cross_entropy::rescale(pool, sums, &state);
+                    }
+                    let mut ctx = Ctx { pool, isa, precision, scratch: &mut *scratch };
+                    nn(&mut ctx, matrix.part(strip.clone()), logits, count, sums, start, None);
+                    // The label's own row of the weight is at hand now.
+                    for (row, &label) in labelled.clone().zip(piece.labels) {
+                        if strip.contains(&(label as usize)) {
+                            let gx = &mut gx[row * c..][..c];
+                            embed::add_row(isa, matrix.ty, matrix.row(label as usize), gx);
+                            gx.iter_mut().for_each(|x| *x *= -scale);
+                        }
+                    }
+                }
                 if head.stream {
-                    self.weights.release_rows(head.weight, piece);
+                    self.weights.release_rows(head.weight, strip);
                 }
             }
-            for (row, &label) in labels.iter().enumerate() {
+            for (row, &label) in piece.labels.iter().enumerate() {
                 outcome.loss += f64::from(state.loss(row));
                 outcome.hits += usize::from(state.hit(row, label));
             }
             outcome.targets += count;
-            if gx.is_none() && grads.is_none() {
-                continue;
+            for (sums, total) in sums.chunks_exact_mut(c).zip(&*state.total).filter(|_| gx.is_some()) {
+                let share = scale / total;
+                sums.iter_mut().for_each(|x| *x *= share);
             }
-            let gradients = &mut gradients[..count * c];
-            for piece in pieces {
-                self.unless_stopping()?;
-                let logits = &mut logits[place(&piece)];
-                if !head.loss.retain {
-                    make(&mut low, scratch, &piece, logits);
-                }
-                cross_entropy::gradient(isa, pool, logits, piece.start, labels, &state, scale);
-                self.unless_stopping()?;
-                let start = if piece.start == 0 { Start::Zero } else { Start::Output };
-                if gx.is_some() {
-                    let mut ctx = Ctx { pool, isa, precision, scratch: &mut *scratch };
-                    nn(&mut ctx, matrix.part(piece.clone()), logits, count, gradients, start, None);
-                }
-                if let Some(lora) = head.lora {
-                    let mut thin = Ctx { pool, isa, precision: Precision::F32, scratch: &mut *scratch };
-                    let b = &mut low.piece[..rank * piece.len()];
-                    columns(lora.b, rank, &piece, b);
-                    let factor = Weight::f32(rank, piece.len(), b);
-                    nt(&mut thin, factor, logits, count, &mut low.gh[..count * rank], start, None);
-                    if let Some([_, gb]) = &mut grads {
-                        let grad = &mut low.grad[..rank * piece.len()];
-                        columns(gb, rank, &piece, grad);
-                        let h = &low.h[..count * rank];
-                        tn(&mut thin, h, logits, count, rank, piece.len(), grad, Start::Output);
-                        put_columns(grad, rank, &piece, gb);
-                    }
-                }
-                if head.stream {
-                    self.weights.release_rows(head.weight, piece);
-                }
-            }
-            if let Some(lora) = head.lora {
-                let gh = &mut low.gh[..count * rank];
-                elementwise::scale(pool, gh, lora.scale);
-                let mut thin = Ctx { pool, isa, precision: Precision::F32, scratch: &mut *scratch };
-                if let Some([ga, _]) = &mut grads {
-                    tn(&mut thin, gh, gathered, count, rank, c, ga, Start::Output);
-                }
-                if gx.is_some() {
-                    nn(&mut thin, lora.a, gh, count, gradients, Start::Output, None);
-                }
+            if let (Some(lora), true) = (head.lora, gx.is_some() || grads.is_some()) {
+                let grads = grads.as_mut().map(|[ga, gb]| [&mut **ga, &mut **gb]);
+                let sums = gx.is_some().then_some(&mut *sums);
+                self.head_adapter(head, lora, &piece, &state, scale, grads, sums, &mut low, logits, scratch)?;
             }
             let Some(gx) = gx.as_deref_mut() else { continue };
-            let labelled = (first_row..next).filter(|&row| batch.labels[row] != NO_LABEL);
-            for (row, gradient) in labelled.zip(gradients.chunks_exact(c)) {
-                gx[row * c..][..c].copy_from_slice(gradient);
+            for (row, sums) in labelled.zip(sums.chunks_exact(c)) {
+                gx[row * c..][..c].iter_mut().zip(sums).for_each(|(gx, sum)| *gx += sum);
             }
         }
         Ok(outcome)
     }
+
+    /// The logits of a strip.
+    fn logits_of(
+        &self,
+        head: Head,
+        piece: &Piece,
+        strip: &Range<usize>,
+        low: &mut Work,
+        logits: &mut [f32],
+        scratch: &mut [f32],
+    ) {
+        let (Machine { isa, precision, .. }, pool) = (self.machine, &self.pool);
+        let part = self.weights.matrix(head.weight).part(strip.clone());
+        let start = head.bias.map_or(Start::Zero, |bias| Start::Bias(&bias[strip.clone()]));
+        let mut ctx = Ctx { pool, isa, precision, scratch: &mut *scratch };
+        nt(&mut ctx, part, piece.x, piece.len(), logits, start, None);
+        if let Some(lora) = head.lora {
+            let rank = lora.a.rows;
+            let b = &mut low.piece[..rank * strip.len()];
+            columns(lora.b, rank, strip, b);
+            let mut thin = Ctx { pool, isa, precision: Precision::F32, scratch };
+            let factor = Weight::f32(rank, strip.len(), b);
+            nn(&mut thin, factor, &low.h[..piece.len() * rank], piece.len(), logits, Start::Output, None);
+        }
+    }
+
+    /// What the head's adapter learns, and what it adds to the gradient of `x`: with logits computed once more, as the sums are known.
+    #[allow(clippy::too_many_arguments)]
+    fn head_adapter(
+        &self,
+        head: Head,
+        lora: HeadAdapter,
+        piece: &Piece,
+        state: &State,
+        scale: f32,
+        mut grads: Option<[&mut [f32]; 2]>,
+        sums: Option<&mut [f32]>,
+        low: &mut Work,
+        logits: &mut [f32],
+        scratch: &mut [f32],
+    ) -> Result<()> {
+        let (isa, pool, count) = (self.machine.isa, &self.pool, piece.len());
+        let (rank, c) = (lora.a.rows, lora.a.cols);
+        for strip in strips(self.weights.matrix(head.weight).rows) {
+            self.unless_stopping()?;
+            let logits = &mut logits[..count * strip.len()];
+            self.logits_of(head, piece, &strip, low, logits, scratch);
+            cross_entropy::gradient(isa, pool, logits, strip.start, piece.labels, state, scale);
+            self.unless_stopping()?;
+            let mut thin = Ctx { pool, isa, precision: Precision::F32, scratch: &mut *scratch };
+            let start = if strip.start == 0 { Start::Zero } else { Start::Output };
+            let factor = Weight::f32(rank, strip.len(), &low.piece[..rank * strip.len()]);
+            nt(&mut thin, factor, logits, count, &mut low.gh[..count * rank], start, None);
+            if let Some([_, gb]) = &mut grads {
+                let grad = &mut low.grad[..rank * strip.len()];
+                columns(gb, rank, &strip, grad);
+                let h = &low.h[..count * rank];
+                tn(&mut thin, h, logits, count, rank, strip.len(), grad, Start::Output);
+                put_columns(grad, rank, &strip, gb);
+            }
+            if head.stream {
+                self.weights.release_rows(head.weight, strip);
+            }
+        }
+        let gh = &mut low.gh[..count * rank];
+        elementwise::scale(pool, gh, lora.scale);
+        let mut thin = Ctx { pool, isa, precision: Precision::F32, scratch: &mut *scratch };
+        if let Some([ga, _]) = &mut grads {
+            tn(&mut thin, gh, piece.x, count, rank, c, ga, Start::Output);
+        }
+        if let Some(sums) = sums {
+            nn(&mut thin, lora.a, gh, count, sums, Start::Output, None);
+        }
+        Ok(())
+    }
+}
+
+fn strips(vocab: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..vocab).step_by(STRIP).map(move |first| first..(first + STRIP).min(vocab))
 }

@@ -155,8 +155,8 @@ impl Emitter<'_> {
             let scratch = self.matvec().max(lora.map_or(0, |lora| self.head_of_one(lora)));
             return Instr::Logits { weight, bias, lora, x: self.at(x), out, scratch: self.scratch(scratch) };
         }
-        let loss = scratch::clamped(self.request, weight, self.request.policy.loss);
-        let work = scratch::loss_work(self.request, weight, lora, loss);
+        let rows = scratch::loss_rows(self.request);
+        let work = scratch::loss_work(self.request, weight, lora);
         let work = self.buffer("logits", None, Kind::Loss, work, None);
         let gx = self.needs[x.0].then(|| {
             let gx = self.value_buffer(x, Kind::Work);
@@ -164,6 +164,6 @@ impl Emitter<'_> {
             gx
         });
         let grads = lora.filter(|_| self.trains()).map(|lora| [lora.a, lora.b].map(|id| self.grad(id)));
-        Instr::CrossEntropy { weight, bias, lora, loss, x: self.at(x), gx, grads, work }
+        Instr::CrossEntropy { weight, bias, lora, rows, x: self.at(x), gx, grads, work }
     }
 }

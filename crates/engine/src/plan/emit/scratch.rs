@@ -2,11 +2,12 @@
 
 use pocketune_kernels::BlockType;
 use pocketune_kernels::attention::{self, Heads};
+use pocketune_kernels::cross_entropy::STRIP;
 use pocketune_kernels::matmul::{self, Precision, Shape};
 
 use super::Emitter;
 use crate::graph::{Factors, ParamId, WeightId};
-use crate::plan::{Loss, Machine, Mode, Request};
+use crate::plan::{Machine, Mode, Request};
 
 impl Emitter<'_> {
     pub(super) fn matvec(&self) -> usize {
@@ -70,28 +71,26 @@ fn nn_part(request: Request, weight: WeightId, rows: usize, n: usize, rank: usiz
     matmul::nn_scratch(Shape { ty, rows, cols: decl.cols, n, rank }, m.threads, m.isa, m.precision)
 }
 
-/// A loss with its pieces no larger than what there is.
-pub(super) fn clamped(request: Request, weight: WeightId, loss: Loss) -> Loss {
-    let vocab = request.graph.weights[weight.0].rows;
-    Loss { rows: loss.rows.clamp(1, request.tokens.max(1)), vocab: loss.vocab.clamp(1, vocab), ..loss }
+/// Rows of head and loss at a time, no more than there are.
+pub(super) fn loss_rows(request: Request) -> usize {
+    request.policy.loss_rows.clamp(1, request.tokens.max(1))
 }
 
-/// The loss: rows gathered and their gradients, logits of one piece or of all, five numbers a row, and the products' own. An adapter has
-/// a low-rank value and its gradient beside each row, and a piece of its second factor and of that one's gradient.
-pub(super) fn loss_work(request: Request, weight: WeightId, lora: Option<Factors>, loss: Loss) -> usize {
-    let (decl, loss) = (&request.graph.weights[weight.0], clamped(request, weight, loss));
-    let logits = if loss.retain { decl.rows } else { loss.vocab };
-    let product =
-        nt_part(request, weight, loss.vocab, loss.rows, 0).max(nn_part(request, weight, loss.vocab, loss.rows, 0));
+/// The loss: rows gathered and their gradients, logits of one strip, six numbers a row, and the products' own. An adapter has
+/// a low-rank value and its gradient beside each row, and a strip of its second factor and of that one's gradient.
+pub(super) fn loss_work(request: Request, weight: WeightId, lora: Option<Factors>) -> usize {
+    let (decl, rows) = (&request.graph.weights[weight.0], loss_rows(request));
+    let strip = STRIP.min(decl.rows);
+    let product = nt_part(request, weight, strip, rows, 0).max(nn_part(request, weight, strip, rows, 0));
     let (adapter, thin) = match lora {
         None => (0, 0),
         Some(lora) => {
             let rank = request.graph.params[lora.a.0].rank;
-            let wide = thin(request, rank, loss.vocab, loss.rows).max(thin(request, rank, decl.cols, loss.rows));
-            (2 * rank * (loss.rows + loss.vocab), wide)
+            let wide = thin(request, rank, strip, rows).max(thin(request, rank, decl.cols, rows));
+            (2 * rank * (rows + strip), wide)
         }
     };
-    loss.rows * (2 * decl.cols + logits + 5) + adapter + product.max(thin)
+    rows * (2 * decl.cols + strip + 6) + adapter + product.max(thin)
 }
 
 /// All products of `n` rows with a factor of `[rank, cols]`, which at the ends of a model are in f32.
