@@ -86,7 +86,7 @@ impl MemoryPlan {
 }
 
 /// What is mapped beyond a streamed part, on both sides together.
-const STRETCH: usize = 3 << 20;
+const STRETCH: usize = 5 << 19;
 
 /// Bytes of a weight's rows.
 pub(super) fn weight_bytes(graph: &Graph, types: &[BlockType], id: WeightId, rows: usize) -> usize {
