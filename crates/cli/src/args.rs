@@ -10,9 +10,9 @@ pub use talk::{ChatArgs, GenerateArgs};
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pocketune::train::{Every, Keeping, PrecisionChoice, Resume, RunOptions, parse_time};
+use pocketune::train::{Every, Keeping, Method, PrecisionChoice, Resume, RunOptions, parse_time};
 use pocketune_formats::BlockType;
 
 /// Fine-tune a language model on the device that holds the data, with exact gradients and a known peak of memory.
@@ -145,6 +145,12 @@ pub struct MergeArgs {
     pub run: RunArgs,
 }
 
+/// The names of methods, each with what it does.
+fn methods() -> impl TypedValueParser<Value = Method> {
+    let values = Method::ALL.map(|method| PossibleValue::new(method.name()).help(method.words()));
+    PossibleValuesParser::new(values).try_map(|name| Method::named(&name).ok_or(name))
+}
+
 /// The names of types that can be written.
 fn block_types() -> impl TypedValueParser<Value = BlockType> {
     let names = PossibleValuesParser::new(BlockType::ALL.map(BlockType::name));
@@ -187,6 +193,9 @@ pub struct TrainArgs {
     /// The folder that the adapter goes to, in PEFT format.
     #[arg(long, value_name = "DIR", default_value = "adapters", alias = "output-dir")]
     pub adapter_path: PathBuf,
+    /// How the adapter is trained; each method has defaults of its own.
+    #[arg(long, value_name = "NAME", value_parser = methods(), default_value = "backprop")]
+    pub method: Method,
     /// Updates [default: 1000; 80 for the built-in model].
     #[arg(long, alias = "max-steps")]
     pub iters: Option<usize>,
@@ -196,7 +205,7 @@ pub struct TrainArgs {
     /// Records in a batch.
     #[arg(long, default_value_t = 4, alias = "per-device-train-batch-size")]
     pub batch_size: usize,
-    /// The highest learning rate [default: 1e-4; 3e-3 for the built-in model].
+    /// The highest learning rate [default: the method's, 1e-4 for backprop; 3e-3 for the built-in model].
     #[arg(long, allow_hyphen_values = true)]
     pub learning_rate: Option<f32>,
     /// The update rule.

@@ -157,8 +157,8 @@ fn resolved(id: &str, options: &TrainOptions) -> Option<String> {
         "lora_rank" => lora?.rank.to_string(),
         "lora_alpha" => lora?.alpha.to_string(),
         "lora_dropout" => lora?.dropout.to_string(),
-        "fine_tune_type" if lora.is_some() => "lora".into(),
-        "lora_targets" if lora.is_some() => "all-linear".into(),
+        "fine_tune_type" => if lora?.dora { "dora" } else { "lora" }.into(),
+        "lora_targets" if lora.is_some() => options.method.defaults().targets.into(),
         "num_layers" if lora.is_some() => "-1".into(),
         _ => return None,
     })

@@ -67,13 +67,14 @@ pub fn run(args: PlanArgs) -> Result<(), Failure> {
 }
 
 fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
-    let lora = match &options.lora {
-        LoraChoice::New(spec) => spec.clone(),
+    let (lora, given) = match &options.lora {
+        LoraChoice::New(spec) => (spec.clone(), false),
         LoraChoice::From(folder) => {
             let adapter = Adapter::open(folder).map_err(Failure::new)?;
-            pocketune::train::adapter::spec(folder, &adapter).map_err(Failure::new)?
+            (pocketune::train::adapter::spec(folder, &adapter).map_err(Failure::new)?, true)
         }
     };
+    let lora = options.method.adapt(lora, given).map_err(Failure::new)?;
     options.check().map_err(Failure::new)?;
     // What a run holds when it has prepared its data is held here too before the plan is made.
     let mut peak = Peak::default();

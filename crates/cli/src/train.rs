@@ -86,7 +86,8 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         SchedulerArg::Linear => Decay::Linear,
         SchedulerArg::Cosine => Decay::Cosine,
     };
-    let (iters, rate) = if built_in { (demo::ITERS, demo::LEARNING_RATE) } else { (1000, 1e-4) };
+    let iters = if built_in { demo::ITERS } else { 1000 };
+    let rate = if built_in { demo::LEARNING_RATE } else { args.method.defaults().rate };
     let iters = args.iters.unwrap_or(iters);
     let warmup = match args.warmup_ratio {
         None => args.warmup_steps,
@@ -103,7 +104,8 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
             ..args.records.options(args.data.clone().map_or(demo::DATA, DataSource::Path))
         },
         adapter_path: args.adapter_path.clone(),
-        lora: args.lora.choice()?,
+        method: args.method,
+        lora: args.lora.choice(args.method)?,
         lora_plus: args.lora.lora_plus,
         iters,
         epochs: args.epochs,

@@ -89,5 +89,5 @@ fn states_passing_through(request: Request) -> usize {
     if request.mode != Mode::Accumulate || !request.policy.page_optimizer {
         return 0;
     }
-    request.graph.params.iter().map(|param| request.states.floats(param.len())).max().unwrap_or(0)
+    request.graph.params.iter().map(|param| request.states.floats(param.trained_len())).max().unwrap_or(0)
 }

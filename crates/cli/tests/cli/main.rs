@@ -29,6 +29,7 @@ mod learned_positions;
 mod masks;
 mod measuring;
 mod merging;
+mod methods;
 mod models;
 mod not_finite;
 mod options;

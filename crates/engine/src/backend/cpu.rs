@@ -401,13 +401,15 @@ impl Cpu {
                 let lengths = (matrix(m), fixed(self.layout.lengths[module]));
                 dora::backward(isa, pool, (r(z), r(g)), lengths, (w(gz), add), (grad, more));
             }
-            Instr::LoraDownBackward { a, x, gh, gx, ga, scratch } => {
+            Instr::LoraDownBackward { a, gh, gx, ga, scratch } => {
                 let (rank, cols) = self.ranks[a.0];
                 if let Some((gx, add)) = gx {
                     nn(&mut ctx(scratch), factor(a), r(gh), n, w(gx), start(add), None);
                 }
-                let (grad, add) = self.gradient(ga, &w, first_piece);
-                tn(&mut ctx(scratch), r(gh), r(x), n, rank, cols, grad, start(add));
+                if let Some((x, ga)) = ga {
+                    let (grad, add) = self.gradient(ga, &w, first_piece);
+                    tn(&mut ctx(scratch), r(gh), r(x), n, rank, cols, grad, start(add));
+                }
             }
             Instr::Linear { weight, bias, lora, x, out, scratch } => {
                 let first = bias.map_or(Start::Zero, |bias| Start::Bias(vector(bias)));
@@ -433,15 +435,15 @@ impl Cpu {
                 }
             }
             Instr::LinearBackward { weight, g, gx, lora, scratch } => {
-                let together = lora.and_then(|lora| Some((lora, lora.a?))).filter(|_| gx.is_some());
+                let together = lora.and_then(|lora| Some((lora, lora.a?, lora.gh?))).filter(|_| gx.is_some());
                 if let Some((gx, add)) = gx {
-                    let low_rank = together.map(|(LoraUp { b, scale, gh, .. }, a)| {
+                    let low_rank = together.map(|(LoraUp { b, scale, .. }, a, gh)| {
                         let low = Low::Made { by: matrix(b), scale, into: w(gh) };
                         LowRank { low, factor: matrix(a), rank: self.ranks[a.0].0 }
                     });
                     nn(&mut ctx(scratch), self.weights.matrix(weight), r(g), n, w(gx), start(add), low_rank);
                 }
-                if let Some(LoraUp { b, scale, gh, .. }) = lora.filter(|_| together.is_none()) {
+                if let Some(LoraUp { b, scale, gh: Some(gh), .. }) = lora.filter(|_| together.is_none()) {
                     nt(&mut ctx(scratch), factor(b), r(g), n, w(gh), Start::Zero, None);
                     elementwise::scale(pool, w(gh), scale);
                 }

@@ -20,7 +20,7 @@ pub(super) fn emit(request: Request) -> Program {
     let needs = if trains { graph.needs_gradient() } else { vec![false; graph.values.len()] };
     let mut saved = vec![false; graph.values.len()];
     for node in graph.nodes.iter().filter(|node| node.outputs.iter().any(|output| needs[output.0])) {
-        for value in node.derivative_reads(&needs) {
+        for value in node.derivative_reads(graph, &needs) {
             saved[value.0] = true;
         }
     }

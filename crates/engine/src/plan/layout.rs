@@ -54,7 +54,7 @@ impl Span {
 /// The persistent part of the arena.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
-    /// Trainable matrices.
+    /// The adapters' matrices.
     pub params: Vec<Span>,
     /// Their optimizer states, where there are any in memory.
     pub states: Vec<Span>,
@@ -81,8 +81,8 @@ impl Layout {
     /// `kv_width` floats a token and block when generating.
     pub fn new(graph: &Graph, states: States, page: bool, positions: usize, mode: Mode, kv_width: usize) -> Self {
         let mut layout = Self::default();
-        let sizes: Vec<usize> = graph.params.iter().map(|param| param.len()).collect();
-        layout.params = sizes.iter().map(|&len| layout.take(len)).collect();
+        layout.params = graph.params.iter().map(|param| layout.take(param.len())).collect();
+        let sizes: Vec<usize> = graph.params.iter().map(|param| param.trained_len()).collect();
         if page && states.any() {
             for &len in &sizes {
                 layout.paged.push(layout.paged_len);

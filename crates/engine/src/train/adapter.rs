@@ -78,6 +78,7 @@ pub fn spec(folder: &Path, adapter: &Adapter) -> Result<LoraSpec> {
         stabilized: config.stabilized,
         dora: config.dora,
         dropout: config.dropout as f32,
+        frozen_a: false,
     })
 }
 

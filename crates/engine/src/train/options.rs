@@ -6,7 +6,7 @@ use pocketune_kernels::Isa;
 use pocketune_kernels::matmul::Precision;
 
 use super::planning::closest_folder;
-use super::{Budget, DataOptions, Keeping, Schedule};
+use super::{Budget, DataOptions, Keeping, Method, Schedule};
 use crate::error::{Error, Result};
 use crate::graph::LoraSpec;
 use crate::model::Source;
@@ -126,6 +126,8 @@ pub struct TrainOptions {
     pub data: DataOptions,
     /// Where the adapter goes.
     pub adapter_path: PathBuf,
+    /// How it is trained.
+    pub method: Method,
     /// The adapter to train.
     pub lora: LoraChoice,
     /// How many times the learning rate the second factors (and magnitudes) are trained with (LoRA+).
@@ -250,7 +252,7 @@ impl TrainOptions {
             return Err(Error::Option { option: "spill-dir", value: folder.display().to_string(), fault });
         }
         if let LoraChoice::New(spec) = &self.lora {
-            spec.check()?;
+            self.method.adapt(spec.clone(), false)?.check()?;
         }
         self.schedule.check()
     }

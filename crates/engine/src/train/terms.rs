@@ -18,7 +18,7 @@ use crate::plan::Machine;
 const SAMPLE: usize = 4096;
 
 /// Names of terms that no permission changes: with others, the state has another shape or meaning.
-const FIXED: [&str; 6] = ["model", "lora-rank", "lora-alpha", "lora-targets", "num-layers", "optimizer"];
+const FIXED: [&str; 7] = ["model", "method", "lora-rank", "lora-alpha", "lora-targets", "num-layers", "optimizer"];
 
 /// By name, as the command line calls them where it does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +37,7 @@ impl Terms {
         let spikes = options.max_loss_z.map_or("none".into(), |z| z.to_string());
         let terms = [
             ("model", hex(model)),
+            ("method", options.method.name().into()),
             ("data", hex(data[0])),
             ("lora-rank", lora.rank.to_string()),
             ("lora-alpha", lora.alpha.to_string()),

@@ -23,6 +23,8 @@ pub struct Golden {
     pub states: States,
     /// The share of adapters' inputs that its cases drop.
     pub dropout: f32,
+    /// Whether first factors stay as they are.
+    pub frozen_a: bool,
     model: PathBuf,
     folder: PathBuf,
     expected: BTreeMap<String, (Vec<f32>, Vec<u32>)>,
@@ -58,6 +60,7 @@ impl Golden {
             name: name.into(),
             states: States::F32,
             dropout: 0.0,
+            frozen_a: false,
             model: root().join(name),
             expected: expected.collect(),
             folder,
@@ -119,7 +122,8 @@ impl Golden {
         let model = Model::open(&Source::Path(self.model.clone())).unwrap();
         let folder = self.folder.join("adapter");
         let saved = Adapter::open(&folder).unwrap();
-        let lora = LoraSpec { dropout: self.dropout, ..adapter::spec(&folder, &saved).unwrap() };
+        let spec = adapter::spec(&folder, &saved).unwrap();
+        let lora = LoraSpec { dropout: self.dropout, frozen_a: self.frozen_a, ..spec };
         let graph = model.config.graph(with_adapter.then_some(&lora)).unwrap();
         let weights = Weights::bind(model.files, &model.config, &graph).unwrap();
         let machine = Machine { threads, isa, precision };

@@ -211,7 +211,7 @@ impl Emitter<'_> {
         for at in nodes {
             let node = self.node(at);
             if node.outputs.iter().any(|output| self.needs[output.0]) {
-                for value in node.derivative_reads(&self.needs) {
+                for value in node.derivative_reads(self.request.graph, &self.needs) {
                     self.find_missing(value, &mut missing);
                 }
             }
