@@ -129,6 +129,7 @@ fn start(options: &Options, folder: &Path) -> Result<Job> {
         data: DataOptions::plain(DataSource::Path(options.data.clone())),
         adapter_path: folder.into(),
         method: Method::Backprop,
+        zo_eps: None,
         lora: LoraChoice::New(lora),
         lora_plus: 1.0,
         iters: options.iters,

@@ -47,6 +47,8 @@ pub enum Command {
     Quantize(QuantizeArgs),
     /// Add adapters to their model for good: a Hugging Face folder, or a GGUF file of any type.
     Merge(MergeArgs),
+    /// Make the adapter of a run without gradients again, from its seed and its updates alone.
+    Replay(ReplayArgs),
     /// Show what a model or adapter file holds.
     Inspect {
         /// A GGUF file, a Hugging Face folder, or an adapter.
@@ -113,6 +115,23 @@ pub struct QuantizeArgs {
     /// Print what was written as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+pub struct ReplayArgs {
+    /// The folder of the run's adapter; pocketune.updates in it is all that is read.
+    pub run: PathBuf,
+    /// The model that it was trained on [default: the built-in model].
+    #[arg(long, short = 'm', value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// The adapter that it started from, where that was no fresh one.
+    #[arg(long, value_name = "PEFT_DIR")]
+    pub init_adapter: Option<PathBuf>,
+    /// The folder that the adapter goes to, in PEFT format.
+    #[arg(long, short = 'o', value_name = "DIR")]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub kernels: RunArgs,
 }
 
 #[derive(Args)]
@@ -196,6 +215,9 @@ pub struct TrainArgs {
     /// How the adapter is trained; each method has defaults of its own.
     #[arg(long, value_name = "NAME", value_parser = methods(), default_value = "backprop")]
     pub method: Method,
+    /// How far methods without gradients move the adapter to look at a loss [default: the method's, 0.01 for mezo].
+    #[arg(long, value_name = "DISTANCE", allow_hyphen_values = true)]
+    pub zo_eps: Option<f32>,
     /// Updates [default: 1000; 80 for the built-in model].
     #[arg(long, alias = "max-steps")]
     pub iters: Option<usize>,
@@ -208,10 +230,10 @@ pub struct TrainArgs {
     /// The highest learning rate [default: the method's, 1e-4 for backprop; 3e-3 for the built-in model].
     #[arg(long, allow_hyphen_values = true)]
     pub learning_rate: Option<f32>,
-    /// The update rule.
-    #[arg(long, alias = "optim", value_enum, default_value_t = OptimizerArg::Adamw)]
-    pub optimizer: OptimizerArg,
-    /// Weight decay [default: 0.01 for adamw and adamw8bit, 0 for sgd].
+    /// The update rule [default: adamw; methods without gradients have their own].
+    #[arg(long, alias = "optim", value_enum)]
+    pub optimizer: Option<OptimizerArg>,
+    /// Weight decay [default: 0.01 for adamw and adamw8bit, else 0].
     #[arg(long, allow_hyphen_values = true)]
     pub weight_decay: Option<f32>,
     /// The learning rate after warm-up.

@@ -153,7 +153,9 @@ fn resolved(id: &str, options: &TrainOptions) -> Option<String> {
     Some(match id {
         "iters" if options.epochs.is_none() => options.iters.to_string(),
         "learning_rate" => options.schedule.peak.to_string(),
-        "weight_decay" => options.weight_decay.unwrap_or(options.optimizer.default_decay()).to_string(),
+        "weight_decay" => options.decay().to_string(),
+        "optimizer" if options.method.zeroth().is_none() => "adamw".into(),
+        "zo_eps" if options.method.zeroth().is_some() => options.zo_eps().to_string(),
         "lora_rank" => lora?.rank.to_string(),
         "lora_alpha" => lora?.alpha.to_string(),
         "lora_dropout" => lora?.dropout.to_string(),

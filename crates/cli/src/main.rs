@@ -17,6 +17,7 @@ mod plan;
 mod progress;
 mod pull;
 mod quantize;
+mod replay;
 mod signals;
 mod trace;
 mod train;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Command::Convert(args) => convert::run(&args),
         Command::Merge(args) => merge::run(args),
         Command::Quantize(args) => quantize::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Inspect { file } => {
             pocketune_formats::inspect::describe(&file).map_err(Failure::new).map(|text| say(&text))
         }

@@ -283,6 +283,15 @@ impl Graph {
         needs
     }
 
+    /// The block that each matrix of the adapters is multiplied in.
+    pub fn blocks_of_params(&self) -> Vec<Option<usize>> {
+        let mut blocks = vec![None; self.params.len()];
+        for node in &self.nodes {
+            node.op.params().into_iter().for_each(|id| blocks[id.0] = node.block);
+        }
+        blocks
+    }
+
     /// Trainable numbers.
     pub fn trainable(&self) -> usize {
         self.params.iter().map(Param::trained_len).sum()

@@ -49,6 +49,8 @@ pub enum Mode {
     Accumulate,
     /// Forward up to the loss.
     Evaluate,
+    /// The same, with the adapters' matrices moved, for every group of rows along its own direction.
+    Perturb,
     /// Forward over a cache of keys and values, up to the logits of the last token.
     Generate {
         /// Most tokens that the cache holds.

@@ -44,6 +44,7 @@ fn policies() -> impl Strategy<Value = Policy> {
             keep: Keep { first, rest, split },
             spill,
             every,
+            at_once: usize::MAX,
             rows,
             loss: Loss { rows: loss.0, vocab: loss.1, retain: loss.2 },
             stream,

@@ -155,7 +155,7 @@ fn signs(numbers: Philox, first: u64, out: &mut [f32]) {
     let mut four = [0; 4];
     for (at, out) in out.iter_mut().enumerate() {
         let index = first + at as u64;
-        if at == 0 || index % 128 == 0 {
+        if at == 0 || index.is_multiple_of(128) {
             four = numbers.at(index / 128);
         }
         let bit = four[(index % 128 / 32) as usize] >> (index % 32) & 1;

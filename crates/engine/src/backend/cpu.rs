@@ -3,9 +3,11 @@
 mod alone;
 mod batch;
 mod head;
+mod perturbed;
 mod state;
 mod updates;
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,8 +27,9 @@ use crate::plan::{Buf, Grad, Instr, Layout, LoraAdd, LoraUp, Machine, Mode, Prog
 use crate::store;
 
 pub use alone::Alone;
-pub use batch::{Batch, NO_LABEL, Noise, Outcome};
+pub use batch::{Batch, Group, NO_LABEL, Noise, Outcome};
 use head::{Head, HeadAdapter};
+pub use perturbed::{Aim, Law, MOST_DIRECTIONS, Sides, Still};
 pub use updates::Rule;
 
 /// Rows of the embedding that are looked up before its pages are released again, when weights are streamed.
@@ -61,6 +64,14 @@ pub struct Cpu {
     loss_limit: f64,
     /// Gradients that were not applied because they are not finite.
     refused: usize,
+    /// The block of each trainable matrix.
+    blocks: Vec<Option<usize>>,
+    /// Where matrices move to in programs that perturb.
+    aim: Option<Aim>,
+    /// Elements of each matrix above this magnitude stay where they are; below zero, all do.
+    limits: Vec<f32>,
+    /// What was found since the sums were cleared, by group.
+    sums: Vec<Cell<Outcome>>,
 }
 
 impl Cpu {
@@ -97,6 +108,10 @@ impl Cpu {
             stop: Arc::default(),
             loss_limit: f64::INFINITY,
             refused: 0,
+            blocks: graph.blocks_of_params(),
+            aim: None,
+            limits: vec![f32::INFINITY; graph.params.len()],
+            sums: vec![Cell::default(); MOST_DIRECTIONS + 1],
         };
         cpu.lay_out(graph, layout, programs, folder)?;
         Ok(cpu)
@@ -308,6 +323,7 @@ impl Cpu {
         let ctx = |scratch: Buf| Ctx { pool, isa, precision: self.machine.precision, scratch: w(scratch) };
         // At the ends of a model, where pieces of rows are not multiples of a tile, adapters are multiplied in f32.
         let thin = |scratch| Ctx { pool, isa, precision: Precision::F32, scratch };
+        let perturbs = program.mode == Mode::Perturb;
         let one_row = n == 1 && matches!(program.mode, Mode::Generate { .. });
         match *instr {
             Instr::Embed { weight, scale, added, lora, out, scratch } => {
@@ -369,7 +385,9 @@ impl Cpu {
             }
             Instr::LoraDown { a, scale, x, h, scratch } => {
                 let h = w(h);
-                if one_row {
+                if perturbs {
+                    self.down_by_group(batch, &window, a, r(x), h, w(scratch));
+                } else if one_row {
                     matvec(&mut ctx(scratch), factor(a), r(x), h, Start::Zero);
                 } else {
                     nt(&mut ctx(scratch), factor(a), r(x), n, h, Start::Zero, None);
@@ -414,7 +432,10 @@ impl Cpu {
             Instr::Linear { weight, bias, lora, x, out, scratch } => {
                 let first = bias.map_or(Start::Zero, |bias| Start::Bias(vector(bias)));
                 let (weight, out) = (self.weights.matrix(weight), w(out));
-                if one_row {
+                if let (true, Some(LoraAdd { b, h, .. })) = (perturbs, lora) {
+                    nt(&mut ctx(scratch), weight, r(x), n, out, first, None);
+                    self.up_by_group(batch, &window, b, r(h), out, w(scratch));
+                } else if one_row {
                     matvec(&mut ctx(scratch), weight, r(x), out, first);
                     if let Some(LoraAdd { b, h, down }) = lora {
                         if let Some((a, scale)) = down {

@@ -169,6 +169,11 @@ impl<'a> Emitter<'a> {
         matches!(self.request.mode, Mode::TrainAndUpdate | Mode::Accumulate)
     }
 
+    /// Whether matrices of adapters are moved.
+    fn perturbs(&self) -> bool {
+        self.request.mode == Mode::Perturb
+    }
+
     fn pieces(&self) -> bool {
         self.request.policy.rows < self.request.tokens
     }

@@ -72,6 +72,8 @@ pub struct Layout {
     pub ropes: Vec<Span>,
     /// Keys and values of every block, where text is generated.
     pub caches: Vec<[Span; 2]>,
+    /// What every update of a run was, where that is kept.
+    pub log: Option<Span>,
     /// Floats in all.
     pub len: usize,
 }
@@ -102,6 +104,12 @@ impl Layout {
             layout.caches = (0..graph.blocks).map(|_| [(); 2].map(|()| layout.take(context * kv_width))).collect();
         }
         layout
+    }
+
+    /// The same with room for a log of `len` floats.
+    pub fn with_log(mut self, len: usize) -> Self {
+        self.log = (len > 0).then(|| self.take(len));
+        self
     }
 
     fn take(&mut self, len: usize) -> Span {

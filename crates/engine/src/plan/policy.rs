@@ -149,6 +149,8 @@ pub struct Policy {
     pub spill: Spill,
     /// Blocks between two kept block inputs, and between two of those that are computed again inside; 1 and 1 keep all.
     pub every: [usize; 2],
+    /// Records of groups that a pass of a step handles at most, where a step looks at perturbed losses; a number of at least all means one pass.
+    pub at_once: usize,
     /// Rows at a time in everything but attention; a number of at least the step's tokens means all.
     pub rows: usize,
     /// How the loss is worked through.
@@ -167,6 +169,7 @@ impl Policy {
             keep: Keep::all(name.keeps()),
             spill: Spill::No,
             every: [1, 1],
+            at_once: usize::MAX,
             rows: usize::MAX,
             loss: Loss { rows: (LOGITS_BYTES / (4 * vocab.max(1))).max(16), ..Loss::WHOLE },
             stream: false,

@@ -21,6 +21,10 @@ pub struct Setting<'a> {
     pub length: usize,
     /// Most records of a batch.
     pub batch: usize,
+    /// How often a step looks at every record: once, or once for each perturbed loss.
+    pub groups: usize,
+    /// Floats of the log that a run keeps of its updates.
+    pub log: usize,
     /// What the kernels run with.
     pub machine: Machine,
     /// What the program is for.
@@ -108,15 +112,28 @@ struct Candidate {
 }
 
 impl<'a> Setting<'a> {
-    fn tokens(&self) -> usize {
-        self.length * self.batch
+    /// Records that a step goes through, each as often as it looks at it.
+    fn records(&self) -> usize {
+        self.batch * self.groups
+    }
+
+    /// Tokens of a pass.
+    fn tokens(&self, policy: Policy) -> usize {
+        self.length * self.records().min(policy.at_once)
+    }
+
+    /// Passes of a step.
+    fn passes(&self, policy: Policy) -> f64 {
+        self.records().div_ceil(policy.at_once) as f64
     }
 
     fn request(&self, policy: Policy, mode: Mode) -> Request<'a> {
+        // A validation looks at every record once.
+        let tokens = if mode == self.mode { self.tokens(policy) } else { self.length * self.batch.min(policy.at_once) };
         Request {
             graph: self.graph,
             types: self.types,
-            tokens: self.tokens(),
+            tokens,
             machine: self.machine,
             policy,
             mode,
@@ -127,6 +144,7 @@ impl<'a> Setting<'a> {
     fn layout(&self, policy: Policy) -> Layout {
         let positions = if let Mode::Generate { context } = self.mode { context } else { self.length };
         Layout::new(self.graph, self.states, policy.page_optimizer, positions, self.mode, self.kv_width)
+            .with_log(self.log)
     }
 
     /// The exact plan of a policy.
@@ -136,7 +154,7 @@ impl<'a> Setting<'a> {
         let layout = self.layout(policy);
         let programs: Vec<&Program> = [&program].into_iter().chain(&validation).collect();
         let memory = MemoryPlan::new(self.graph, self.types, &layout, &programs, self.machine.threads, self.around);
-        let time = predict(&program, self.graph, self.types, self.rates, self.length);
+        let time = predict(&program, self.graph, self.types, self.rates, self.length).times(self.passes(policy));
         let moments = moments(&program, &policy, self.graph, self.types, self.rates, self.length);
         Plan { policy, program, validation, layout, memory, time, moments }
     }
@@ -145,7 +163,8 @@ impl<'a> Setting<'a> {
     pub fn roomiest(&self) -> Plan {
         let keep = Keep::all(self.named.unwrap_or(PolicyName::None).keeps());
         let (spill, loss) = (Spill::No, Loss::WHOLE);
-        self.plan(Policy { keep, spill, every: [1, 1], rows: usize::MAX, loss, stream: false, page_optimizer: false })
+        let (at_once, rows) = (usize::MAX, usize::MAX);
+        self.plan(Policy { keep, spill, every: [1, 1], at_once, rows, loss, stream: false, page_optimizer: false })
     }
 
     /// The fastest plan of at most `budget` bytes.
@@ -173,24 +192,38 @@ impl<'a> Setting<'a> {
         let loss = Loss { rows: 64, vocab: 1024, retain: false };
         let keep = Keep::all(PolicyName::Block.keeps());
         let page_optimizer = self.may_spill && self.states.any();
+        let at_once = if self.mode == Mode::Perturb { 1 } else { usize::MAX };
         let spill = if self.may_spill { Spill::Tight } else { Spill::No };
         let every = if self.may_spill { [1, 1] } else { [(self.graph.blocks as f64).sqrt().round() as usize, 1] };
-        self.plan(Policy { keep, spill, every, rows: 64, loss, stream: true, page_optimizer })
+        self.plan(Policy { keep, spill, every, at_once, rows: 64, loss, stream: true, page_optimizer })
     }
 
     fn candidates(&self) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         for (keep, spill, every) in self.keeps() {
-            for rows in self.rows() {
-                // Pieces are for when memory is tight: then a block keeps the same everywhere.
-                if rows == usize::MAX || keep.split == 0 {
-                    let loss = Loss::WHOLE;
-                    let policy = Policy { keep, spill, every, rows, loss, stream: false, page_optimizer: false };
-                    self.variants(policy, &mut candidates);
+            for at_once in self.at_once() {
+                let (loss, rows) = (Loss::WHOLE, usize::MAX);
+                let whole = Policy { keep, spill, every, at_once, rows, loss, stream: false, page_optimizer: false };
+                for rows in self.rows(whole) {
+                    // Pieces are for when memory is tight: then a block keeps the same everywhere.
+                    if rows == usize::MAX || keep.split == 0 {
+                        self.variants(Policy { rows, ..whole }, &mut candidates);
+                    }
                 }
             }
         }
         candidates
+    }
+
+    /// Records of groups in a pass: all, and halves down to one, where nothing is kept from pass to pass.
+    fn at_once(&self) -> Vec<usize> {
+        let mut at_once = vec![usize::MAX];
+        if self.mode == Mode::Perturb {
+            at_once
+                .extend(std::iter::successors(Some(self.records().div_ceil(2)), |&n| (n > 1).then(|| n.div_ceil(2))));
+            at_once.retain(|&n| n == usize::MAX || n < self.records());
+        }
+        at_once
     }
 
     /// What to keep, where, and at which blocks.
@@ -200,7 +233,7 @@ impl<'a> Setting<'a> {
             let spills: &[Spill] = if self.may_spill { &[Spill::No, Spill::Ahead, Spill::Tight] } else { &[Spill::No] };
             return spills.iter().map(|&spill| (Keep::all(name.keeps()), spill, [1, 1])).collect();
         }
-        if matches!(self.mode, Mode::Evaluate | Mode::Generate { .. }) {
+        if matches!(self.mode, Mode::Evaluate | Mode::Perturb | Mode::Generate { .. }) {
             return vec![(Keep::all(PolicyName::Block.keeps()), Spill::No, [1, 1])];
         }
         let mut keeps: Vec<(Keep, Spill, [usize; 2])> = Vec::new();
@@ -231,14 +264,14 @@ impl<'a> Setting<'a> {
     }
 
     /// Rows of a piece; multiples of 32, so that sums over tokens are cut where the widest kernels cut them anyway.
-    fn rows(&self) -> Vec<usize> {
+    fn rows(&self, policy: Policy) -> Vec<usize> {
         let mut rows = vec![usize::MAX];
-        rows.extend([1024, 512, 256, 128, 64, 32].into_iter().filter(|&rows| rows < self.tokens()));
+        rows.extend([1024, 512, 256, 128, 64, 32].into_iter().filter(|&rows| rows < self.tokens(policy)));
         rows
     }
 
-    fn losses(&self) -> Vec<Loss> {
-        let (vocab, tokens) = (self.graph.vocab, self.tokens());
+    fn losses(&self, policy: Policy) -> Vec<Loss> {
+        let (vocab, tokens) = (self.graph.vocab, self.tokens(policy));
         let mut losses = vec![Loss::WHOLE];
         losses.extend(
             [1024, 512, 256, 128, 64, 32, 16]
@@ -257,7 +290,8 @@ impl<'a> Setting<'a> {
     fn variants(&self, policy: Policy, candidates: &mut Vec<Candidate>) {
         let mut program = emit::emit(self.request(policy, self.mode));
         let Peaks { elsewhere, beside_loss } = place::peaks(&mut program);
-        let time = predict(&program, self.graph, self.types, self.rates, self.length);
+        let (tokens, passes) = (self.tokens(policy) as f64, self.passes(policy));
+        let time = predict(&program, self.graph, self.types, self.rates, self.length).times(passes);
         let weight = program.instrs.iter().find_map(|instr| match instr {
             Instr::CrossEntropy { weight, gx, .. } => Some((*weight, gx.is_some())),
             _ => None,
@@ -270,12 +304,12 @@ impl<'a> Setting<'a> {
                 let mut cut_by = None;
                 let mut memory =
                     MemoryPlan::new(self.graph, self.types, &layout, &[&program], self.machine.threads, self.around);
-                for loss in self.losses() {
+                for loss in self.losses(policy) {
                     let policy = Policy { loss, stream, page_optimizer, ..policy };
                     let work = emit::loss_work(self.request(policy, self.mode));
                     memory.program = 4 * elsewhere.max(beside_loss + work);
                     let loss_time = weight.map_or(0.0, |(weight, trains)| {
-                        loss_seconds(self.graph, weight, loss, self.tokens() as f64, trains, self.rates)
+                        passes * loss_seconds(self.graph, weight, loss, tokens, trains, self.rates)
                     });
                     let seconds = Time { loss: loss_time, ..time }.seconds(&policy);
                     if stream && cut_by != Some(loss.vocab) {

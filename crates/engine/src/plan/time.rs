@@ -58,6 +58,13 @@ pub struct Time {
 }
 
 impl Time {
+    /// That of so many passes.
+    pub fn times(self, passes: f64) -> Self {
+        let Time { compute, loss, stream, page, disk, flops } = self;
+        let [compute, loss, stream, page, disk, flops] = [compute, loss, stream, page, disk, flops].map(|x| x * passes);
+        Time { compute, loss, stream, page, disk, flops }
+    }
+
     /// Seconds of a step under `policy`.
     pub fn seconds(&self, policy: &Policy) -> f64 {
         let stream = if policy.stream { self.stream } else { 0.0 };

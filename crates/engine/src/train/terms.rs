@@ -27,7 +27,7 @@ pub struct Terms(BTreeMap<String, String>);
 impl Terms {
     /// Those of a run over the model and data of these sums.
     pub fn of(options: &TrainOptions, lora: &LoraSpec, machine: Machine, model: [u8; 32], data: [[u8; 32]; 2]) -> Self {
-        let decay = options.weight_decay.unwrap_or(options.optimizer.default_decay());
+        let decay = options.decay();
         // In f32 every instruction set gives the same bits; in bf16 each sums in its own order.
         let precision = match machine.precision {
             Precision::F32 => "f32".into(),
@@ -55,6 +55,7 @@ impl Terms {
             ("warmup-steps", options.schedule.warmup.to_string()),
             ("shuffle", options.shuffle.to_string()),
             ("seed", options.seed.to_string()),
+            ("zo-eps", options.zo_eps().to_string()),
             ("max-grad-norm", norm),
             ("max-loss-z", spikes),
             ("precision", precision),
@@ -110,7 +111,7 @@ fn kind(lora: &LoraSpec) -> String {
     format!("rslora {stabilized}, dora {dora}, dropout {dropout}, ranks {ranks:?}, alphas {alphas:?}")
 }
 
-fn hex(sum: [u8; 32]) -> String {
+pub(super) fn hex(sum: [u8; 32]) -> String {
     sum.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -157,11 +157,14 @@ impl Cpu {
                     self.weights.release_rows(head.weight, piece);
                 }
             }
-            for (row, &label) in labels.iter().enumerate() {
-                outcome.loss += f64::from(state.loss(row));
-                outcome.hits += usize::from(state.hit(row, label));
+            let places = (first_row..next).filter(|&row| batch.labels[row] != NO_LABEL);
+            for (row, (place, &label)) in places.zip(labels).enumerate() {
+                let found =
+                    Outcome { loss: f64::from(state.loss(row)), hits: usize::from(state.hit(row, label)), targets: 1 };
+                outcome = outcome.plus(found);
+                let sum = &self.sums[batch.group_of(place)];
+                sum.set(sum.get().plus(found));
             }
-            outcome.targets += count;
             if gx.is_none() && grads.is_none() {
                 continue;
             }
