@@ -29,6 +29,8 @@ pub enum Command {
     Train(Box<TrainArgs>),
     /// Show what a training run would hold and take, for a model or just a shape; runs nothing.
     Plan(Box<PlanArgs>),
+    /// Train by several methods in turn, each in a process of its own, and compare them.
+    Compare(Box<CompareArgs>),
     /// Measure loss, perplexity and accuracy on a data set.
     Eval(EvalArgs),
     /// Look at data as a run would see it.
@@ -358,6 +360,21 @@ pub struct PlanArgs {
     #[arg(long, value_name = "FILE.svg")]
     pub picture: Option<PathBuf>,
     /// Print the plans as JSON.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub train: TrainArgs,
+}
+
+#[derive(Args)]
+pub struct CompareArgs {
+    /// The methods, such as backprop,mezo,fzoo; options of one alone follow it: mezo:learning-rate=5e-5:batch-size=16.
+    #[arg(long, value_name = "NAME[:OPTION=VALUE]…,…", value_delimiter = ',', required = true)]
+    pub methods: Vec<String>,
+    /// The folder that compare.html, compare.json and the adapters go to.
+    #[arg(long, short = 'o', value_name = "DIR")]
+    pub output: PathBuf,
+    /// Print all figures as JSON.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

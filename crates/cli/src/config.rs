@@ -144,6 +144,29 @@ pub fn effective(command: &Command, typed: &ArgMatches, options: &TrainOptions) 
     text
 }
 
+/// The options of `command` that were typed for another command which has them too, as words to type again, but for those in `without`.
+pub fn retyped(all: &Command, command: &str, matches: &ArgMatches, without: &[&str]) -> Vec<OsString> {
+    let mut words = Vec::new();
+    let known = all.find_subcommand(command).into_iter().flat_map(Command::get_arguments);
+    for arg in
+        known.filter(|arg| !NOT_KEPT.contains(&arg.get_id().as_str()) && !without.contains(&arg.get_id().as_str()))
+    {
+        let (id, long) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
+        if matches.value_source(id) != Some(ValueSource::CommandLine) {
+            continue;
+        }
+        match arg.get_action() {
+            ArgAction::SetTrue => words.push(format!("--{long}").into()),
+            _ => words.extend(matches.get_raw(id).into_iter().flatten().map(|value| {
+                let mut word = OsString::from(format!("--{long}="));
+                word.push(value);
+                word
+            })),
+        }
+    }
+    words
+}
+
 /// What a default came to that depends on other options.
 fn resolved(id: &str, options: &TrainOptions) -> Option<String> {
     let lora = match &options.lora {

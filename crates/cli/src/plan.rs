@@ -47,7 +47,7 @@ pub fn run(args: PlanArgs) -> Result<(), Failure> {
         })
         .map_err(Failure::new)?;
     let limit = budget.unwrap_or(chosen.as_ref().map_or(smallest.peak(), Plan::peak));
-    let methods = methods(&training, &options, limit).map_err(Failure::new)?;
+    let methods = methods(&training, &options, limit)?;
     let report = Report {
         budget: limit,
         origin: options.budget.origin(),
@@ -127,13 +127,13 @@ struct Fits {
 }
 
 /// What every method needs with the same adapters, and how long its steps take.
-fn methods(training: &Task, options: &TrainOptions, budget: usize) -> pocketune::error::Result<Vec<Fits>> {
+fn methods(training: &Task, options: &TrainOptions, budget: usize) -> Result<Vec<Fits>, Failure> {
     let mut found: Vec<Fits> = Vec::new();
     let mut known: Vec<(usize, bool, bool)> = Vec::new();
     for method in Method::ALL {
         let other = TrainOptions { method, zo_eps: None, policy: PolicyChoice::Auto, ..options.clone() };
         let plain = training.lora.clone().map(|lora| LoraSpec { dora: false, frozen_a: false, ..lora });
-        let Some(Ok(lora)) = plain.map(|lora| method.adapt(lora, false)) else { continue };
+        let Some(lora) = plain.and_then(|lora| method.adapt(lora, false).ok()) else { continue };
         let key = (other.groups(), lora.dora, lora.frozen_a);
         if let Some(at) = known.iter().position(|other| *other == key) {
             found[at].methods.push(method);
@@ -142,10 +142,12 @@ fn methods(training: &Task, options: &TrainOptions, budget: usize) -> pocketune:
         known.push(key);
         let (mode, states, groups, log) = (other.mode(), other.states(), other.groups(), other.log());
         let task = Task { mode, states, groups, log, named: None, lora: Some(lora), ..training.clone() };
-        let (smallest, seconds) = task.with(|setting, _| {
-            let search = setting.search();
-            (search.smallest().peak(), search.fastest(budget).map(|plan| plan.seconds()))
-        })?;
+        let (smallest, seconds) = task
+            .with(|setting, _| {
+                let search = setting.search();
+                (search.smallest().peak(), search.fastest(budget).map(|plan| plan.seconds()))
+            })
+            .map_err(Failure::new)?;
         found.push(Fits { methods: vec![method], smallest, seconds });
     }
     Ok(found)

@@ -3,6 +3,7 @@
 
 pub mod adapter;
 mod advice;
+mod alignment;
 mod batch;
 mod best;
 mod budget;
@@ -29,6 +30,7 @@ mod terms;
 mod zeroth;
 
 pub use advice::{Advice, Pace};
+pub use alignment::alignment;
 pub use batch::{Batches, Rows};
 pub use budget::Budget;
 pub use choices::{Score, score};

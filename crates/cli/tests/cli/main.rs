@@ -15,6 +15,7 @@ mod built_in;
 mod changing_files;
 mod chat;
 mod closed_output;
+mod comparing;
 mod config;
 mod continuing;
 mod converting;

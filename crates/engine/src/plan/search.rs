@@ -154,9 +154,15 @@ impl<'a> Setting<'a> {
         let layout = self.layout(policy);
         let programs: Vec<&Program> = [&program].into_iter().chain(&validation).collect();
         let memory = MemoryPlan::new(self.graph, self.types, &layout, &programs, self.machine.threads, self.around);
-        let time = predict(&program, self.graph, self.types, self.rates, self.length).times(self.passes(policy));
+        let time = self.time(&program, policy);
         let moments = moments(&program, &policy, self.graph, self.types, self.rates, self.length);
         Plan { policy, program, validation, layout, memory, time, moments }
+    }
+
+    /// The time of a step, in as many passes as it has.
+    fn time(&self, program: &Program, policy: Policy) -> Time {
+        let pass = predict(program, self.graph, self.types, self.rates, self.length);
+        pass.times(self.passes(policy), program, self.graph, self.rates)
     }
 
     /// The plan that keeps everything in memory: no search finds a faster one.
@@ -291,7 +297,7 @@ impl<'a> Setting<'a> {
         let mut program = emit::emit(self.request(policy, self.mode));
         let Peaks { elsewhere, beside_loss } = place::peaks(&mut program);
         let (tokens, passes) = (self.tokens(policy) as f64, self.passes(policy));
-        let time = predict(&program, self.graph, self.types, self.rates, self.length).times(passes);
+        let time = self.time(&program, policy);
         let weight = program.instrs.iter().find_map(|instr| match instr {
             Instr::CrossEntropy { weight, gx, .. } => Some((*weight, gx.is_some())),
             _ => None,
