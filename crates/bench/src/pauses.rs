@@ -129,6 +129,7 @@ fn start(options: &Options, folder: &Path) -> Result<Job> {
         data: DataOptions::plain(DataSource::Path(options.data.clone())),
         adapter_path: folder.into(),
         method: Method::Backprop,
+        drop_backward: 0.0,
         zo_eps: None,
         lora: LoraChoice::New(lora),
         lora_plus: 1.0,

@@ -217,6 +217,9 @@ pub struct TrainArgs {
     /// How the adapter is trained; each method has defaults of its own.
     #[arg(long, value_name = "NAME", value_parser = methods(), default_value = "backprop")]
     pub method: Method,
+    /// The share of blocks that the gradient passes by, drawn anew for every update: faster, and not exact [default: 0].
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
+    pub drop_backward: Option<f64>,
     /// How far methods without gradients move the adapter to look at a loss [default: the method's, 0.01 for mezo].
     #[arg(long, value_name = "DISTANCE", allow_hyphen_values = true)]
     pub zo_eps: Option<f32>,

@@ -20,7 +20,7 @@ pub use layout::{Layout, Span, States};
 pub use memory::{MemoryPlan, Surroundings};
 pub use picture::{Canvas, Sample, picture, ticks};
 pub use policy::{Keep, Loss, Policy, PolicyName, Roles, Spill};
-pub use program::{Buf, Buffer, Kind, Program, Region};
+pub use program::{Buf, Buffer, Kind, Passage, Program, Region};
 pub use search::{Plan, Setting};
 pub use time::{Moment, Rates, Time};
 

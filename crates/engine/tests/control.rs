@@ -23,6 +23,7 @@ fn options(adapter_path: PathBuf) -> TrainOptions {
         data: DataOptions::plain(DataSource::Path(demo.join("data/train.jsonl"))),
         adapter_path,
         method: Method::Backprop,
+        drop_backward: 0.0,
         zo_eps: None,
         lora: LoraChoice::New(LoraSpec::default()),
         lora_plus: 1.0,

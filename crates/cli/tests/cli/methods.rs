@@ -26,7 +26,8 @@ fn bytes(place: &Place) -> Vec<u8> {
 
 #[test]
 fn every_method_goes_on_to_the_same_bytes_under_any_plan() {
-    for method in ["lora-fa", "dora"].into_iter().chain(ZEROTH) {
+    let approximate = ["backprop --drop-backward 0.5", "lora-fa --drop-backward 0.3 --grad-accumulation-steps 2"];
+    for method in ["lora-fa", "dora"].into_iter().chain(ZEROTH).chain(approximate) {
         let (whole, place) = (Place::new(), Place::new());
         let words = format!("--method {method}");
         train(&whole, &words).succeeds();
@@ -86,16 +87,18 @@ fn first_factors_stay_as_they_began() {
 fn ten_updates_of_every_method_are_pytorchs_with_the_same_random_numbers() {
     let golden = Golden::new("llama");
     let expected = adapters::read(&golden.adapter().join("../../methods.safetensors"));
-    for method in ["lora-fa"].into_iter().chain(ZEROTH) {
+    for method in ["lora-fa", "drop-backward"].into_iter().chain(ZEROTH) {
         let place = Place::new();
+        let words = if method == "drop-backward" { "--drop-backward 0.5".into() } else { format!("--method {method}") };
         let rate = match method {
             "lora-fa" => "--learning-rate 1e-2 --weight-decay 0.01",
+            "drop-backward" => "--optimizer sgd --learning-rate 0.1 --weight-decay 0.01",
             "lozo" => "--learning-rate 5e-4",
             _ => "--learning-rate 2e-3",
         };
         let run =
             place.pocketune("train --iters 10 --batch-size 2 --no-shuffle --steps-per-report 1 --log-format jsonl");
-        let run = run.words("--precision f32 --seed 3 --method").word(method).words(rate);
+        let run = run.words("--precision f32 --seed 3").words(&words).words(rate);
         let (model, data) = (golden.folder(&place), place.texts("data.jsonl", &golden.records()));
         let said = run.with("--init-adapter", golden.adapter()).model(model).data(data).into("out").succeeds();
         for (got, want) in losses(&said.stdout).iter().zip(&expected[&format!("{method}.losses")]) {
@@ -190,6 +193,8 @@ fn what_does_not_go_together_is_refused_with_what_does() {
         ("--method mezo --grad-checkpoint block", "leave it out"),
         ("--method mezo --zo-eps 0", "above 0"),
         ("--zo-eps 0.1", "--method mezo"),
+        ("--drop-backward 1", "below 1"),
+        ("--method mezo --drop-backward 0.5", "--method backprop has"),
     ] {
         train(&Place::new(), words).refuses(&[said]);
     }

@@ -2,6 +2,7 @@
 
 mod alone;
 mod batch;
+mod dropped;
 mod head;
 mod perturbed;
 mod state;
@@ -66,6 +67,8 @@ pub struct Cpu {
     refused: usize,
     /// The block of each trainable matrix.
     blocks: Vec<Option<usize>>,
+    /// Blocks that the gradient passes by.
+    dropped: Vec<bool>,
     /// Where matrices move to in programs that perturb.
     aim: Option<Aim>,
     /// Elements of each matrix above this magnitude stay where they are; below zero, all do.
@@ -109,6 +112,7 @@ impl Cpu {
             loss_limit: f64::INFINITY,
             refused: 0,
             blocks: graph.blocks_of_params(),
+            dropped: vec![false; graph.blocks],
             aim: None,
             limits: vec![f32::INFINITY; graph.params.len()],
             sums: vec![Cell::default(); MOST_DIRECTIONS + 1],
@@ -248,10 +252,21 @@ impl Cpu {
         let mut outcome = Outcome::default();
         let mut regions = program.regions.iter();
         let mut region = regions.next();
+        let mut passages = program.passages.iter().peekable();
         let trains = matches!(program.mode, Mode::TrainAndUpdate | Mode::Accumulate);
         let mut updated = false;
         let mut at = 0;
         while at < program.instrs.len() {
+            if let Some(passage) = passages.next_if(|passage| passage.instrs.start == at)
+                && self.dropped[passage.block]
+            {
+                self.pass_by(program, *passage, n);
+                at = passage.instrs.end;
+                while region.is_some_and(|region| region.start < at) {
+                    region = regions.next();
+                }
+                continue;
+            }
             let (end, rows) = match region {
                 Some(of) if of.start == at => {
                     region = regions.next();

@@ -111,7 +111,7 @@ impl Method {
             Method::Backprop | Method::LoraFa | Method::Dora => return None,
             Method::Mezo => mezo,
             Method::SparseMezo => Zeroth { still: Still::Large(0.75), ..mezo },
-            Method::Fzoo => Zeroth { law: Law::Signs, sides: Sides::One(8), eps: 1e-3, ..mezo },
+            Method::Fzoo => Zeroth { law: Law::Signs, sides: Sides::One(8), ..mezo },
             Method::Lozo => Zeroth { law: Law::LowRank(2), renew: 50, ..mezo },
             Method::Lezo => Zeroth { still: Still::Blocks(0.75), ..mezo },
         })

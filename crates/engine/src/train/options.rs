@@ -128,6 +128,8 @@ pub struct TrainOptions {
     pub adapter_path: PathBuf,
     /// How it is trained.
     pub method: Method,
+    /// The share of blocks that the gradient passes by, drawn anew for every update; not exact.
+    pub drop_backward: f64,
     /// How far methods without gradients move matrices to look at a loss; the method's own where `None`.
     pub zo_eps: Option<f32>,
     /// The adapter to train.
@@ -290,9 +292,17 @@ impl TrainOptions {
     fn check_method(&self) -> Result<()> {
         let name = self.method.name();
         let refuse = |option, value: String, fault: String| Err(Error::Option { option, value, fault });
+        if !(0.0..1.0).contains(&self.drop_backward) {
+            let fault = "a share lies at 0 or above, and below 1".into();
+            return refuse("drop-backward", self.drop_backward.to_string(), fault);
+        }
         if self.method.zeroth().is_none() {
             let fault = format!("{name} has gradients; --method mezo moves to look");
             return self.zo_eps.map_or(Ok(()), |eps| refuse("zo-eps", eps.to_string(), fault));
+        }
+        if self.drop_backward > 0.0 {
+            let fault = format!("{name} has no backward pass; --method backprop has");
+            return refuse("drop-backward", self.drop_backward.to_string(), fault);
         }
         let eps = self.zo_eps();
         if !(eps.is_finite() && eps > 0.0) {

@@ -71,7 +71,9 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
     run.cpu.heed(control.flag());
     control.enter(State::Running);
     let mut steps = Steps::new(options, host, control, &mut run, &mut keeper, &mut peak, progress);
-    (steps.alone, steps.start) = (alone.map(|alone| alone.rate()), start);
+    // A step that leaves something out has no operations to count.
+    let rate = alone.filter(|_| options.drop_backward == 0.0).map(|alone| alone.rate());
+    (steps.alone, steps.start) = (rate, start);
     let Some((last, progress)) = steps.all()? else {
         return Ok(Ending::Stopped { iter: keeper.last_iter(), iters: options.iters });
     };

@@ -253,7 +253,7 @@ impl<'a> Steps<'a> {
         self.host.event(Event::Step { iter, iters: self.options.iters });
         let lr = self.options.schedule.rate(iter, self.options.iters) * 0.5_f32.powi(next.halvings as i32);
         let zeroth = self.options.method.zeroth();
-        if iter == 1 && zeroth.is_none() {
+        if iter == 1 && zeroth.is_none() && self.options.drop_backward == 0.0 {
             self.run.cpu.watch();
         }
         let work = match zeroth {
@@ -359,6 +359,9 @@ impl<'a> Steps<'a> {
         let (step, passes) = (run.passes.step(), options.accumulation as u64);
         let sums = run.plan.program.mode == Mode::Accumulate;
         let limit = next.spikes.limit(options.max_loss_z);
+        if options.drop_backward > 0.0 {
+            run.cpu.drop_blocks(options.drop_backward, options.seed, next.iter as u64);
+        }
         run.cpu.limit_loss(if passes > 1 { f64::INFINITY } else { limit });
         let first = next.position;
         next.position += passes * step;

@@ -55,6 +55,7 @@ impl Terms {
             ("warmup-steps", options.schedule.warmup.to_string()),
             ("shuffle", options.shuffle.to_string()),
             ("seed", options.seed.to_string()),
+            ("drop-backward", options.drop_backward.to_string()),
             ("zo-eps", options.zo_eps().to_string()),
             ("max-grad-norm", norm),
             ("max-loss-z", spikes),
