@@ -8,8 +8,8 @@ use clap::Args;
 use pocketune::graph::LoraSpec;
 use pocketune::model::Source;
 use pocketune::train::{
-    Budget, DataOptions, DataSource, Decay, Ending, Event, Host, Job, Keeping, LoraChoice, Optimizer, PolicyChoice,
-    PrecisionChoice, RunOptions, Schedule, State, TrainOptions,
+    Budget, DataOptions, DataSource, Decay, Ending, Event, Host, Job, Keeping, LoraChoice, Method, Optimizer,
+    PolicyChoice, PrecisionChoice, RunOptions, Schedule, State, TrainOptions,
 };
 use pocketune_kernels::philox::Philox;
 
@@ -128,6 +128,9 @@ fn start(options: &Options, folder: &Path) -> Result<Job> {
         model: Source::Path(options.model.clone()),
         data: DataOptions::plain(DataSource::Path(options.data.clone())),
         adapter_path: folder.into(),
+        method: Method::Backprop,
+        drop_backward: 0.0,
+        zo_eps: None,
         lora: LoraChoice::New(lora),
         lora_plus: 1.0,
         iters: options.iters,

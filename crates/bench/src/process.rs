@@ -1,6 +1,5 @@
 //! What Linux says of a process: the CPU time of its threads, and the most memory it held.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::failure::{Failure, Result};
@@ -11,17 +10,7 @@ use crate::failure::{Failure, Result};
 /// # Errors
 /// When the process is gone, or the kernel keeps no such figures.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
-    let threads = PathBuf::from(format!("/proc/{pid}/task"));
-    let failed = |error| Failure::io(&threads, error);
-    let mut nanos = 0;
-    for thread in std::fs::read_dir(&threads).map_err(failed)? {
-        let place = thread.map_err(failed)?.path().join("schedstat");
-        // A thread may end between the listing and the look.
-        let Ok(stat) = std::fs::read_to_string(&place) else { continue };
-        let spent = stat.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
-        nanos += spent.ok_or_else(|| Failure::new(format!("{}: no figures", place.display())))?;
-    }
-    Ok(Duration::from_nanos(nanos))
+    pocketune::threads::cpu_time(pid).ok_or_else(|| Failure::new(format!("/proc/{pid}/task: no figures")))
 }
 
 /// The high-water mark of a process's resident memory, in bytes.

@@ -10,9 +10,9 @@ pub use talk::{ChatArgs, GenerateArgs};
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pocketune::train::{Every, Keeping, PrecisionChoice, Resume, RunOptions, parse_time};
+use pocketune::train::{Every, Keeping, Method, PrecisionChoice, Resume, RunOptions, parse_time};
 use pocketune_formats::BlockType;
 
 /// Fine-tune a language model on the device that holds the data, with exact gradients and a known peak of memory.
@@ -29,6 +29,8 @@ pub enum Command {
     Train(Box<TrainArgs>),
     /// Show what a training run would hold and take, for a model or just a shape; runs nothing.
     Plan(Box<PlanArgs>),
+    /// Train by several methods in turn, each in a process of its own, and compare them.
+    Compare(Box<CompareArgs>),
     /// Measure loss, perplexity and accuracy on a data set.
     Eval(EvalArgs),
     /// Look at data as a run would see it.
@@ -47,6 +49,8 @@ pub enum Command {
     Quantize(QuantizeArgs),
     /// Add adapters to their model for good: a Hugging Face folder, or a GGUF file of any type.
     Merge(MergeArgs),
+    /// Make the adapter of a run without gradients again, from its seed and its updates alone.
+    Replay(ReplayArgs),
     /// Show what a model or adapter file holds.
     Inspect {
         /// A GGUF file, a Hugging Face folder, or an adapter.
@@ -116,6 +120,23 @@ pub struct QuantizeArgs {
 }
 
 #[derive(Args)]
+pub struct ReplayArgs {
+    /// The folder of the run's adapter; pocketune.updates in it is all that is read.
+    pub run: PathBuf,
+    /// The model that it was trained on [default: the built-in model].
+    #[arg(long, short = 'm', value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// The adapter that it started from, where that was no fresh one.
+    #[arg(long, value_name = "PEFT_DIR")]
+    pub init_adapter: Option<PathBuf>,
+    /// The folder that the adapter goes to, in PEFT format.
+    #[arg(long, short = 'o', value_name = "DIR")]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub kernels: RunArgs,
+}
+
+#[derive(Args)]
 pub struct MergeArgs {
     /// The base model: a Hugging Face folder or a GGUF file.
     #[arg(long, short = 'm', value_name = "PATH")]
@@ -143,6 +164,12 @@ pub struct MergeArgs {
     pub json: bool,
     #[command(flatten)]
     pub run: RunArgs,
+}
+
+/// The names of methods, each with what it does.
+fn methods() -> impl TypedValueParser<Value = Method> {
+    let values = Method::ALL.map(|method| PossibleValue::new(method.name()).help(method.words()));
+    PossibleValuesParser::new(values).try_map(|name| Method::named(&name).ok_or(name))
 }
 
 /// The names of types that can be written.
@@ -187,6 +214,15 @@ pub struct TrainArgs {
     /// The folder that the adapter goes to, in PEFT format.
     #[arg(long, value_name = "DIR", default_value = "adapters", alias = "output-dir")]
     pub adapter_path: PathBuf,
+    /// How the adapter is trained; each method has defaults of its own.
+    #[arg(long, value_name = "NAME", value_parser = methods(), default_value = "backprop")]
+    pub method: Method,
+    /// The share of blocks that the gradient passes by, drawn anew for every update: faster, and not exact [default: 0].
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
+    pub drop_backward: Option<f64>,
+    /// How far methods without gradients move the adapter to look at a loss [default: the method's, 0.01 for mezo].
+    #[arg(long, value_name = "DISTANCE", allow_hyphen_values = true)]
+    pub zo_eps: Option<f32>,
     /// Updates [default: 1000; 80 for the built-in model].
     #[arg(long, alias = "max-steps")]
     pub iters: Option<usize>,
@@ -196,13 +232,13 @@ pub struct TrainArgs {
     /// Records in a batch.
     #[arg(long, default_value_t = 4, alias = "per-device-train-batch-size")]
     pub batch_size: usize,
-    /// The highest learning rate [default: 1e-4; 3e-3 for the built-in model].
+    /// The highest learning rate [default: the method's, 1e-4 for backprop; 3e-3 for the built-in model].
     #[arg(long, allow_hyphen_values = true)]
     pub learning_rate: Option<f32>,
-    /// The update rule.
-    #[arg(long, alias = "optim", value_enum, default_value_t = OptimizerArg::Adamw)]
-    pub optimizer: OptimizerArg,
-    /// Weight decay [default: 0.01 for adamw and adamw8bit, 0 for sgd].
+    /// The update rule [default: adamw; methods without gradients have their own].
+    #[arg(long, alias = "optim", value_enum)]
+    pub optimizer: Option<OptimizerArg>,
+    /// Weight decay [default: 0.01 for adamw and adamw8bit, else 0].
     #[arg(long, allow_hyphen_values = true)]
     pub weight_decay: Option<f32>,
     /// The learning rate after warm-up.
@@ -327,6 +363,21 @@ pub struct PlanArgs {
     #[arg(long, value_name = "FILE.svg")]
     pub picture: Option<PathBuf>,
     /// Print the plans as JSON.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub train: TrainArgs,
+}
+
+#[derive(Args)]
+pub struct CompareArgs {
+    /// The methods, such as backprop,mezo,fzoo; options of one alone follow it: mezo:learning-rate=5e-5:batch-size=16.
+    #[arg(long, value_name = "NAME[:OPTION=VALUE]…,…", value_delimiter = ',', required = true)]
+    pub methods: Vec<String>,
+    /// The folder that compare.html, compare.json and the adapters go to.
+    #[arg(long, short = 'o', value_name = "DIR")]
+    pub output: PathBuf,
+    /// Print all figures as JSON.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

@@ -144,6 +144,29 @@ pub fn effective(command: &Command, typed: &ArgMatches, options: &TrainOptions) 
     text
 }
 
+/// The options of `command` that were typed for another command which has them too, as words to type again, but for those in `without`.
+pub fn retyped(all: &Command, command: &str, matches: &ArgMatches, without: &[&str]) -> Vec<OsString> {
+    let mut words = Vec::new();
+    let known = all.find_subcommand(command).into_iter().flat_map(Command::get_arguments);
+    for arg in
+        known.filter(|arg| !NOT_KEPT.contains(&arg.get_id().as_str()) && !without.contains(&arg.get_id().as_str()))
+    {
+        let (id, long) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
+        if matches.value_source(id) != Some(ValueSource::CommandLine) {
+            continue;
+        }
+        match arg.get_action() {
+            ArgAction::SetTrue => words.push(format!("--{long}").into()),
+            _ => words.extend(matches.get_raw(id).into_iter().flatten().map(|value| {
+                let mut word = OsString::from(format!("--{long}="));
+                word.push(value);
+                word
+            })),
+        }
+    }
+    words
+}
+
 /// What a default came to that depends on other options.
 fn resolved(id: &str, options: &TrainOptions) -> Option<String> {
     let lora = match &options.lora {
@@ -153,12 +176,14 @@ fn resolved(id: &str, options: &TrainOptions) -> Option<String> {
     Some(match id {
         "iters" if options.epochs.is_none() => options.iters.to_string(),
         "learning_rate" => options.schedule.peak.to_string(),
-        "weight_decay" => options.weight_decay.unwrap_or(options.optimizer.default_decay()).to_string(),
+        "weight_decay" => options.decay().to_string(),
+        "optimizer" if options.method.zeroth().is_none() => "adamw".into(),
+        "zo_eps" if options.method.zeroth().is_some() => options.zo_eps().to_string(),
         "lora_rank" => lora?.rank.to_string(),
         "lora_alpha" => lora?.alpha.to_string(),
         "lora_dropout" => lora?.dropout.to_string(),
-        "fine_tune_type" if lora.is_some() => "lora".into(),
-        "lora_targets" if lora.is_some() => "all-linear".into(),
+        "fine_tune_type" => if lora?.dora { "dora" } else { "lora" }.into(),
+        "lora_targets" if lora.is_some() => options.method.defaults().targets.into(),
         "num_layers" if lora.is_some() => "-1".into(),
         _ => return None,
     })

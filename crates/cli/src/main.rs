@@ -4,6 +4,7 @@
 mod args;
 mod bench;
 mod chat;
+mod compare;
 mod conditions;
 mod config;
 mod convert;
@@ -17,6 +18,7 @@ mod plan;
 mod progress;
 mod pull;
 mod quantize;
+mod replay;
 mod signals;
 mod trace;
 mod train;
@@ -44,6 +46,8 @@ fn main() -> ExitCode {
         Command::Convert(args) => convert::run(&args),
         Command::Merge(args) => merge::run(args),
         Command::Quantize(args) => quantize::run(&args),
+        Command::Compare(args) => compare::run(&args, &matches),
+        Command::Replay(args) => replay::run(&args),
         Command::Inspect { file } => {
             pocketune_formats::inspect::describe(&file).map_err(Failure::new).map(|text| say(&text))
         }

@@ -2,11 +2,12 @@
 
 use pocketune::backend::Weights;
 use pocketune::families::shape;
+use pocketune::graph::LoraSpec;
 use pocketune::memory::Peak;
 use pocketune::model::Model;
-use pocketune::plan::{Mode, Plan, Spill, States, picture};
+use pocketune::plan::{Mode, Plan, Spill, picture};
 use pocketune::store;
-use pocketune::train::{Budget, LoraChoice, Task, TrainOptions, rehearse};
+use pocketune::train::{Budget, LoraChoice, Method, PolicyChoice, Task, TrainOptions, rehearse};
 use pocketune_formats::BlockType;
 use pocketune_formats::peft::Adapter;
 use serde_json::{Value, json};
@@ -46,13 +47,13 @@ pub fn run(args: PlanArgs) -> Result<(), Failure> {
         })
         .map_err(Failure::new)?;
     let limit = budget.unwrap_or(chosen.as_ref().map_or(smallest.peak(), Plan::peak));
-    let forward = Task { mode: Mode::Evaluate, states: States::None, named: None, ..training.clone() };
+    let methods = methods(&training, &options, limit)?;
     let report = Report {
         budget: limit,
         origin: options.budget.origin(),
         longest: training.longest(limit).map_err(Failure::new)?,
         widest: training.widest(limit).map_err(Failure::new)?,
-        forward_only: forward.with(|setting, _| setting.smallest().peak()).map_err(Failure::new)?,
+        methods,
         chosen,
         frontier,
         smallest,
@@ -67,13 +68,14 @@ pub fn run(args: PlanArgs) -> Result<(), Failure> {
 }
 
 fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
-    let lora = match &options.lora {
-        LoraChoice::New(spec) => spec.clone(),
+    let (lora, given) = match &options.lora {
+        LoraChoice::New(spec) => (spec.clone(), false),
         LoraChoice::From(folder) => {
             let adapter = Adapter::open(folder).map_err(Failure::new)?;
-            pocketune::train::adapter::spec(folder, &adapter).map_err(Failure::new)?
+            (pocketune::train::adapter::spec(folder, &adapter).map_err(Failure::new)?, true)
         }
     };
+    let lora = options.method.adapt(lora, given).map_err(Failure::new)?;
     options.check().map_err(Failure::new)?;
     // What a run holds when it has prepared its data is held here too before the plan is made.
     let mut peak = Peak::default();
@@ -112,7 +114,43 @@ struct Report {
     chosen: Option<Plan>,
     longest: usize,
     widest: usize,
-    forward_only: usize,
+    methods: Vec<Fits>,
+}
+
+/// Where methods fit whose plans are alike.
+struct Fits {
+    methods: Vec<Method>,
+    /// The smallest peak.
+    smallest: usize,
+    /// Seconds of a step inside the budget.
+    seconds: Option<f64>,
+}
+
+/// What every method needs with the same adapters, and how long its steps take.
+fn methods(training: &Task, options: &TrainOptions, budget: usize) -> Result<Vec<Fits>, Failure> {
+    let mut found: Vec<Fits> = Vec::new();
+    let mut known: Vec<(usize, bool, bool)> = Vec::new();
+    for method in Method::ALL {
+        let other = TrainOptions { method, zo_eps: None, policy: PolicyChoice::Auto, ..options.clone() };
+        let plain = training.lora.clone().map(|lora| LoraSpec { dora: false, frozen_a: false, ..lora });
+        let Some(lora) = plain.and_then(|lora| method.adapt(lora, false).ok()) else { continue };
+        let key = (other.groups(), lora.dora, lora.frozen_a);
+        if let Some(at) = known.iter().position(|other| *other == key) {
+            found[at].methods.push(method);
+            continue;
+        }
+        known.push(key);
+        let (mode, states, groups, log) = (other.mode(), other.states(), other.groups(), other.log());
+        let task = Task { mode, states, groups, log, named: None, lora: Some(lora), ..training.clone() };
+        let (smallest, seconds) = task
+            .with(|setting, _| {
+                let search = setting.search();
+                (search.smallest().peak(), search.fastest(budget).map(|plan| plan.seconds()))
+            })
+            .map_err(Failure::new)?;
+        found.push(Fits { methods: vec![method], smallest, seconds });
+    }
+    Ok(found)
 }
 
 impl Report {
@@ -152,11 +190,12 @@ impl Report {
             self.widest,
             self.training.length
         ));
-        text.push_str(&format!(
-            "exact backpropagation works from {}; forward passes alone, as zeroth-order methods make them, from {}\n",
-            mib(self.smallest.peak()),
-            mib(self.forward_only)
-        ));
+        text.push_str("\nmethods, with the same adapters:\n");
+        for Fits { methods, smallest, seconds } in &self.methods {
+            let names: Vec<&str> = methods.iter().map(|method| method.name()).collect();
+            let step = seconds.map_or("-".into(), |seconds| format!("{seconds:.3} s"));
+            text.push_str(&format!("     from {:>11} {step:>11} a step  {}\n", mib(*smallest), names.join(", ")));
+        }
         text
     }
 
@@ -166,7 +205,9 @@ impl Report {
             "smallest_peak_bytes": self.smallest.peak(),
             "longest_sequence": self.longest,
             "largest_batch": self.widest,
-            "forward_only_bytes": self.forward_only,
+            "methods": self.methods.iter().flat_map(|fits| fits.methods.iter().map(move |method| json!({
+                "method": method.name(), "smallest_peak_bytes": fits.smallest, "step_seconds": fits.seconds,
+            }))).collect::<Vec<_>>(),
             "chosen": self.chosen.as_ref().map(plan_json),
             "plans": self.frontier.iter().chain([&self.smallest]).map(plan_json).collect::<Vec<_>>(),
         })
@@ -195,6 +236,12 @@ pub fn how(plan: &Plan) -> String {
         Spill::No => {}
         Spill::Ahead => words.push(format!("spill {} ahead", mib(plan.spilled()))),
         Spill::Tight => words.push(format!("spill {}", mib(plan.spilled()))),
+    }
+    if plan.program.mode == Mode::Perturb {
+        words[0] = "keep nothing".into();
+        if policy.at_once < usize::MAX {
+            words.push(format!("{} records at a time", policy.at_once));
+        }
     }
     if policy.rows < plan.program.tokens {
         words.push(format!("{} rows at a time", policy.rows));

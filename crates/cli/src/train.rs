@@ -86,7 +86,13 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         SchedulerArg::Linear => Decay::Linear,
         SchedulerArg::Cosine => Decay::Cosine,
     };
-    let (iters, rate) = if built_in { (demo::ITERS, demo::LEARNING_RATE) } else { (1000, 1e-4) };
+    let iters = if built_in { demo::ITERS } else { 1000 };
+    let zeroth = args.method.zeroth().is_some();
+    if zeroth && args.optimizer.is_some() {
+        let name = args.method.name();
+        return Err(Failure(format!("--optimizer: {name} has an update of its own; --method backprop takes one")));
+    }
+    let rate = if built_in && !zeroth { demo::LEARNING_RATE } else { args.method.defaults().rate };
     let iters = args.iters.unwrap_or(iters);
     let warmup = match args.warmup_ratio {
         None => args.warmup_steps,
@@ -103,7 +109,10 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
             ..args.records.options(args.data.clone().map_or(demo::DATA, DataSource::Path))
         },
         adapter_path: args.adapter_path.clone(),
-        lora: args.lora.choice()?,
+        method: args.method,
+        drop_backward: args.drop_backward.unwrap_or(0.0),
+        zo_eps: args.zo_eps,
+        lora: args.lora.choice(args.method)?,
         lora_plus: args.lora.lora_plus,
         iters,
         epochs: args.epochs,
@@ -112,9 +121,9 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         max_seq_length: args.records.max_seq_length,
         pack: args.pack,
         optimizer: match args.optimizer {
-            OptimizerArg::Adamw => Optimizer::AdamW,
-            OptimizerArg::Adamw8bit => Optimizer::AdamW8bit,
-            OptimizerArg::Sgd => Optimizer::Sgd,
+            None | Some(OptimizerArg::Adamw) => Optimizer::AdamW,
+            Some(OptimizerArg::Adamw8bit) => Optimizer::AdamW8bit,
+            Some(OptimizerArg::Sgd) => Optimizer::Sgd,
         },
         weight_decay: args.weight_decay,
         schedule: Schedule { peak: args.learning_rate.unwrap_or(rate), decay, floor: args.lr_min, warmup },

@@ -8,7 +8,9 @@ mod rates;
 mod weights;
 
 pub use arena::Arena;
-pub use cpu::{Alone, Batch, Cpu, EMBED_PIECE, NO_LABEL, Noise, Outcome, Rule};
+pub use cpu::{
+    Aim, Alone, Batch, Cpu, EMBED_PIECE, Group, Law, MOST_DIRECTIONS, NO_LABEL, Noise, Outcome, Rule, Sides, Still,
+};
 pub use disk::STACK_BYTES as DISK_STACK_BYTES;
 pub use rates::{measure_disk, measure_rates, touch_kernels};
 pub use weights::{FAULT_AROUND, Weights};

@@ -202,7 +202,7 @@ pub struct RopeDecl {
     pub frequencies: Vec<f64>,
 }
 
-/// A trainable matrix of an adapter. Both factors have `rank` rows: A is `[rank, in]`, B is held transposed, `[rank, out]`. Magnitudes are one
+/// A matrix of an adapter. Both factors have `rank` rows: A is `[rank, in]`, B is held transposed, `[rank, out]`. Magnitudes are one
 /// row, `[1, out]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param {
@@ -212,12 +212,19 @@ pub struct Param {
     pub rank: usize,
     /// Columns: input dimension for A, output dimension for the others.
     pub cols: usize,
+    /// Whether it is trained: it has a gradient and a state then, and none otherwise.
+    pub trained: bool,
 }
 
 impl Param {
     /// Number of elements.
     pub const fn len(&self) -> usize {
         self.rank * self.cols
+    }
+
+    /// Number of elements that are trained.
+    pub const fn trained_len(&self) -> usize {
+        if self.trained { self.len() } else { 0 }
     }
 
     /// Whether it has no elements.
@@ -243,7 +250,7 @@ pub struct Graph {
     pub modules: Vec<Module>,
     /// How its linears are called.
     pub naming: Naming,
-    /// Trainable matrices.
+    /// The adapters' matrices.
     pub params: Vec<Param>,
     /// Number of blocks.
     pub blocks: usize,
@@ -267,7 +274,8 @@ impl Graph {
     pub fn needs_gradient(&self) -> Vec<bool> {
         let mut needs = vec![false; self.values.len()];
         for node in &self.nodes {
-            let trainable = !node.op.params().is_empty() || node.inputs.iter().any(|input| needs[input.0]);
+            let trained = node.op.params().iter().any(|id| self.params[id.0].trained);
+            let trainable = trained || node.inputs.iter().any(|input| needs[input.0]);
             for output in &node.outputs {
                 needs[output.0] = trainable;
             }
@@ -275,8 +283,17 @@ impl Graph {
         needs
     }
 
+    /// The block that each matrix of the adapters is multiplied in.
+    pub fn blocks_of_params(&self) -> Vec<Option<usize>> {
+        let mut blocks = vec![None; self.params.len()];
+        for node in &self.nodes {
+            node.op.params().into_iter().for_each(|id| blocks[id.0] = node.block);
+        }
+        blocks
+    }
+
     /// Trainable numbers.
     pub fn trainable(&self) -> usize {
-        self.params.iter().map(Param::len).sum()
+        self.params.iter().map(Param::trained_len).sum()
     }
 }

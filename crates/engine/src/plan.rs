@@ -20,7 +20,7 @@ pub use layout::{Layout, Span, States};
 pub use memory::{MemoryPlan, Surroundings};
 pub use picture::{Canvas, Sample, picture, ticks};
 pub use policy::{Keep, Policy, PolicyName, Roles, Spill};
-pub use program::{Buf, Buffer, Kind, Program, Region};
+pub use program::{Buf, Buffer, Kind, Passage, Program, Region};
 pub use search::{Plan, Setting};
 pub use time::{Moment, Rates, Time};
 
@@ -49,6 +49,8 @@ pub enum Mode {
     Accumulate,
     /// Forward up to the loss.
     Evaluate,
+    /// The same, with the adapters' matrices moved, for every group of rows along its own direction.
+    Perturb,
     /// Forward over a cache of keys and values, up to the logits of the last token.
     Generate {
         /// Most tokens that the cache holds.
@@ -89,5 +91,5 @@ fn states_passing_through(request: Request) -> usize {
     if request.mode != Mode::Accumulate || !request.policy.page_optimizer {
         return 0;
     }
-    request.graph.params.iter().map(|param| request.states.floats(param.len())).max().unwrap_or(0)
+    request.graph.params.iter().map(|param| request.states.floats(param.trained_len())).max().unwrap_or(0)
 }

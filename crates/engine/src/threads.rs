@@ -6,11 +6,24 @@
 
 use std::fs::read_to_string;
 use std::path::Path;
+use std::time::Duration;
 
 /// The default number of threads, 1 at least.
 pub fn default() -> usize {
     let all = std::thread::available_parallelism().map_or(1, usize::from);
     all.min(usable(Path::new("/")).unwrap_or(all))
+}
+
+/// User and system time of all threads that a process has now; `None` where it is gone, or the system doesn't tell. Threads of a pool live as long
+/// as it, so a difference of two looks is the time between them.
+pub fn cpu_time(pid: u32) -> Option<Duration> {
+    let mut nanos = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        // A thread may end between the listing and the look.
+        let Ok(stat) = read_to_string(thread.ok()?.path().join("schedstat")) else { continue };
+        nanos += stat.split_whitespace().next()?.parse::<u64>().ok()?;
+    }
+    Some(Duration::from_nanos(nanos))
 }
 
 /// What the files below `root` allow; `None` where they don't say which processors there are.

@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use golden::Golden;
-use pocketune::backend::Rule;
+use pocketune::backend::{Aim, Law, Rule, Sides, Still};
 use pocketune::plan::{Mode, PolicyName};
 use pocketune_kernels::update::{AdamW, Sgd};
 
@@ -31,8 +31,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-#[test]
-fn steps_allocate_nothing() {
+fn main() {
+    steps_with_gradients();
+    steps_along_directions();
+    println!("nothing is allocated during a step ... ok");
+}
+
+fn steps_with_gradients() {
     let adamw = AdamW { lr: 1e-3, weight_decay: 0.0, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: 1 };
     for (name, rule) in [
         ("llama", Rule::Sgd(Sgd { lr: 1e-3, weight_decay: 0.0 })),
@@ -58,5 +63,26 @@ fn steps_allocate_nothing() {
                 assert_eq!((step(), step()), (0, 0), "{name} {mode:?} {policy:?}");
             }
         }
+    }
+}
+
+fn steps_along_directions() {
+    for (law, still) in
+        [(Law::Normal, Still::Large(0.75)), (Law::Signs, Still::Blocks(0.75)), (Law::LowRank(2), Still::Nothing)]
+    {
+        let mut golden = Golden::open("qwen2.gguf");
+        golden.groups = 3;
+        let mut case = golden.case(true, Mode::Perturb, PolicyName::Block, 2);
+        let batch = case.batch();
+        let mut step = || {
+            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            case.cpu.aim(Aim { seed: 1, slow: 1, law, sides: Sides::One(2), still, eps: 1e-2 }, &case.graph);
+            case.cpu.clear_sums();
+            case.cpu.run(&case.program, batch.batch(), 0, None).unwrap();
+            case.cpu.step_along(&[0.1, 0.2], 1.0);
+            ALLOCATIONS.load(Ordering::Relaxed) - before
+        };
+        step();
+        assert_eq!((step(), step()), (0, 0), "{law:?} {still:?}");
     }
 }

@@ -11,7 +11,7 @@ use pocketune::train::updates_of;
 use sha2::{Digest, Sha256};
 
 const MAGIC: &[u8] = b"pocketune state\n";
-const HEADER: &str = r#"{"format":1,"terms":{"seed":"0"},"progress":{"iter":2,"position":8,"trained":588,"skipped":0,"undone":0,"bad_in_a_row":0,"halvings":0,"since":{"losses":0,"counted":2},"spikes":{"mean":0,"variance":0,"count":2},"first_loss":0,"last_loss":0,"valid_before":null,"validated":0,"best":{"lowest":null,"worse":0},"kept":null},"adapter":2,"optimizer":4}"#;
+const HEADER: &str = r#"{"format":2,"terms":{"seed":"0"},"progress":{"iter":2,"position":8,"trained":588,"skipped":0,"undone":0,"bad_in_a_row":0,"halvings":0,"since":{"losses":0,"counted":2},"spikes":{"mean":0,"variance":0,"count":2},"first_loss":0,"last_loss":0,"valid_before":null,"validated":0,"best":{"lowest":null,"worse":0},"kept":null},"adapter":2,"optimizer":4,"log":0}"#;
 
 /// With the checksum that belongs to it.
 fn summed(before: &[u8]) -> Vec<u8> {
@@ -95,10 +95,10 @@ fn headers_that_are_none_are_refused() {
         ("[]".into(), "an unknown header"),
         ("null".into(), "an unknown header"),
         ("\u{0}".into(), "an unknown header"),
-        (replaced("\"format\":1", "\"format\":2"), "a checkpoint of format 2, where this program knows 1"),
-        (replaced("\"format\":1", "\"format\":-1"), "an unknown header"),
-        (replaced("\"format\":1", "\"format\":\"1\""), "an unknown header"),
-        (replaced("\"format\":1", "\"format\":4294967296"), "an unknown header"),
+        (replaced("\"format\":2", "\"format\":1"), "a checkpoint of format 1, where this program knows 2"),
+        (replaced("\"format\":2", "\"format\":-1"), "an unknown header"),
+        (replaced("\"format\":2", "\"format\":\"1\""), "an unknown header"),
+        (replaced("\"format\":2", "\"format\":4294967296"), "an unknown header"),
         (replaced("\"iter\":2", "\"iter\":-2"), "an unknown header"),
         (replaced("\"iter\":2", "\"iter\":2.5"), "an unknown header"),
         (replaced("\"iter\":2", "\"iter\":1e400"), "an unknown header"),

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use pocketune::graph::LoraSpec;
 use pocketune::model::Source;
 use pocketune::train::{
-    Advice, Budget, DataOptions, DataSource, Decay, Ending, Event, Every, Host, Job, Keeping, LoraChoice, Optimizer,
-    Pace, PolicyChoice, PrecisionChoice, Resume, RunOptions, Schedule, State, TrainOptions,
+    Advice, Budget, DataOptions, DataSource, Decay, Ending, Event, Every, Host, Job, Keeping, LoraChoice, Method,
+    Optimizer, Pace, PolicyChoice, PrecisionChoice, Resume, RunOptions, Schedule, State, TrainOptions,
 };
 
 const ITERS: usize = 12;
@@ -22,6 +22,9 @@ fn options(adapter_path: PathBuf) -> TrainOptions {
         model: Source::Path(demo.join("model.gguf")),
         data: DataOptions::plain(DataSource::Path(demo.join("data/train.jsonl"))),
         adapter_path,
+        method: Method::Backprop,
+        drop_backward: 0.0,
+        zo_eps: None,
         lora: LoraChoice::New(LoraSpec::default()),
         lora_plus: 1.0,
         iters: ITERS,

@@ -1,4 +1,4 @@
-//! What adapters can be beside plain LoRA and what no golden number shows: dropout, and LoRA+. (DoRA, rsLoRA, patterns of ranks and alphas,
+//! What adapters can be beside plain LoRA and what no golden number shows: dropout, LoRA+, and first factors that stay as they are. (DoRA, rsLoRA, patterns of ranks and alphas,
 //! and adapters at the ends of a model are in `oracle.rs`, against PEFT.)
 
 mod golden;
@@ -6,7 +6,7 @@ mod golden;
 use golden::{Case, Golden};
 use pocketune::backend::{Batch, Noise, Rule};
 use pocketune::graph::ParamId;
-use pocketune::plan::{Mode, PolicyName};
+use pocketune::plan::{Kind, Mode, PolicyName};
 use pocketune_kernels::update::Sgd;
 
 fn dropping(share: f32, mode: Mode) -> Case {
@@ -62,6 +62,31 @@ fn masks_are_a_function_of_the_pass_and_evaluation_has_none() {
     let plain = loss(&mut dropping(0.0, Mode::Evaluate), 1);
     assert_eq!(plain.to_bits(), loss(&mut dropping(0.25, Mode::Evaluate), 1).to_bits());
     assert_ne!(plain.to_bits(), first.to_bits());
+}
+
+#[test]
+fn frozen_first_factors_have_no_gradient_and_the_others_have_the_same_bits() {
+    for (name, dropout) in [("llama", 0.0), ("opt", 0.25), ("qwen2_dora", 0.0)] {
+        let gradients = |frozen_a: bool| {
+            let mut golden = Golden::open(name);
+            (golden.frozen_a, golden.dropout) = (frozen_a, dropout);
+            let mut case = golden.case(true, Mode::Accumulate, PolicyName::None, 2);
+            loss(&mut case, 3);
+            case
+        };
+        let (plain, frozen) = (gradients(false), gradients(true));
+        let bits = |case: &Case, id| case.cpu.grad(id).iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+        for module in &frozen.graph.modules {
+            assert!(frozen.cpu.grad(module.a).is_empty());
+            assert_eq!(bits(&plain, module.b), bits(&frozen, module.b), "{name} {}", module.path);
+        }
+        let floats = |case: &Case| {
+            let kept = case.program.buffers.iter().filter(|buffer| buffer.kind == Kind::Checkpoint);
+            kept.map(|buffer| buffer.len).sum::<usize>()
+        };
+        assert!(floats(&frozen) < floats(&plain), "{name}: inputs of first factors are kept");
+        assert!(frozen.graph.trainable() < plain.graph.trainable());
+    }
 }
 
 #[test]

@@ -19,8 +19,16 @@ fn an_adapter_of_a_decoder_and_of_an_encoder_comes_back_as_it_went_in() {
         let theirs = Adapter::open(&golden.adapter()).unwrap();
         let spec = adapter::spec(&golden.adapter(), &theirs).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        adapter::save(&case.cpu, &case.graph, &spec, "base", None, &Beside::default(), &folder.path().join("out"))
-            .unwrap();
+        adapter::save(
+            &case.cpu,
+            &case.graph,
+            &adapter::config(&case.graph, &spec, "base"),
+            None,
+            None,
+            &Beside::default(),
+            &folder.path().join("out"),
+        )
+        .unwrap();
         let ours = Adapter::open(&folder.path().join("out")).unwrap();
         assert_eq!(ours.config().task.as_deref(), task, "{name}");
         assert_eq!(ours.pairs().len(), theirs.pairs().len(), "{name}");

@@ -18,6 +18,8 @@ fn training(config: Config, length: usize, batch: usize, ty: BlockType) -> Task 
         types,
         lora: Some(LoraSpec::default()),
         length,
+        groups: 1,
+        log: 0,
         batch,
         machine: Machine { threads: 2, isa: Isa::Scalar, precision: Precision::F32 },
         mode: Mode::TrainAndUpdate,

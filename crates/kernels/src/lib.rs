@@ -27,6 +27,7 @@ pub mod math;
 pub mod matmul;
 pub mod norm;
 mod per_isa;
+pub mod perturb;
 pub mod philox;
 pub mod pool;
 pub mod reference;

@@ -5,14 +5,14 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use pocketune::graph::{Layers, LoraSpec, Patterns, Target};
-use pocketune::train::LoraChoice;
+use pocketune::train::{LoraChoice, Method};
 
 use crate::Failure;
 
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Adapter")]
 pub struct LoraArgs {
-    /// Rank of the adapters [default: 8].
+    /// Rank of the adapters [default: the method's, mostly 8].
     #[arg(long, alias = "lora-r")]
     pub lora_rank: Option<usize>,
     /// The change is scaled by alpha / rank [default: twice the rank].
@@ -36,7 +36,7 @@ pub struct LoraArgs {
     /// Train the second factors with this many times the learning rate (LoRA+; its authors say 16).
     #[arg(long, value_name = "RATIO", default_value_t = 1.0, alias = "loraplus-lr-ratio", allow_hyphen_values = true)]
     pub lora_plus: f32,
-    /// Linears that get an adapter: all-linear, or names such as q_proj,v_proj or attn_q,attn_v [default: all-linear].
+    /// Linears that get an adapter: all-linear, or names such as q_proj,v_proj or attn_q,attn_v [default: the method's, mostly all-linear].
     #[arg(long, aliases = ["lora-modules", "lora-target-modules"])]
     pub lora_targets: Option<String>,
     /// How many layers are trained, counted from the last; -1 for all [default: -1].
@@ -55,11 +55,17 @@ pub enum FineTuneArg {
 
 impl LoraArgs {
     /// What they mean.
-    pub fn choice(&self) -> Result<LoraChoice, Failure> {
+    pub fn choice(&self, method: Method) -> Result<LoraChoice, Failure> {
         if let Some(folder) = &self.init_adapter {
             return Ok(LoraChoice::From(folder.clone()));
         }
-        let rank = self.lora_rank.unwrap_or(8);
+        let defaults = method.defaults();
+        if self.fine_tune_type == Some(FineTuneArg::Lora) && method == Method::Dora {
+            return Err(Failure(
+                "--fine-tune-type lora: --method dora trains magnitudes too; --method backprop does not".into(),
+            ));
+        }
+        let rank = self.lora_rank.unwrap_or(defaults.rank);
         let layers = match self.num_layers.unwrap_or(-1) {
             -1 => Layers::All,
             last => Layers::Last(
@@ -67,7 +73,7 @@ impl LoraArgs {
                     .map_err(|_| Failure(format!("--num-layers {last}: a number of layers, or -1 for all")))?,
             ),
         };
-        let targets = self.lora_targets.as_deref().unwrap_or("all-linear");
+        let targets = self.lora_targets.as_deref().unwrap_or(defaults.targets);
         Ok(LoraChoice::New(LoraSpec {
             rank,
             alpha: self.lora_alpha.unwrap_or(2.0 * rank as f32),
@@ -76,8 +82,9 @@ impl LoraArgs {
             ranks: pattern("lora-rank-pattern", self.lora_rank_pattern.as_deref())?,
             alphas: pattern("lora-alpha-pattern", self.lora_alpha_pattern.as_deref())?,
             stabilized: self.use_rslora,
-            dora: self.fine_tune_type == Some(FineTuneArg::Dora),
+            dora: self.fine_tune_type == Some(FineTuneArg::Dora) || method == Method::Dora,
             dropout: self.lora_dropout.unwrap_or(0.0),
+            frozen_a: false,
         }))
     }
 }

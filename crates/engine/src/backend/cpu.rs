@@ -2,10 +2,13 @@
 
 mod alone;
 mod batch;
+mod dropped;
 mod head;
+mod perturbed;
 mod state;
 mod updates;
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,8 +28,9 @@ use crate::plan::{Buf, Grad, Instr, Layout, LoraAdd, LoraUp, Machine, Mode, Prog
 use crate::store;
 
 pub use alone::Alone;
-pub use batch::{Batch, NO_LABEL, Noise, Outcome};
+pub use batch::{Batch, Group, NO_LABEL, Noise, Outcome};
 use head::{Head, HeadAdapter};
+pub use perturbed::{Aim, Law, MOST_DIRECTIONS, Sides, Still};
 pub use updates::Rule;
 
 /// Rows of the embedding that are looked up before its pages are released again, when weights are streamed.
@@ -61,6 +65,16 @@ pub struct Cpu {
     loss_limit: f64,
     /// Gradients that were not applied because they are not finite.
     refused: usize,
+    /// The block of each trainable matrix.
+    blocks: Vec<Option<usize>>,
+    /// Blocks that the gradient passes by.
+    dropped: Vec<bool>,
+    /// Where matrices move to in programs that perturb.
+    aim: Option<Aim>,
+    /// Elements of each matrix above this magnitude stay where they are; below zero, all do.
+    limits: Vec<f32>,
+    /// What was found since the sums were cleared, by group.
+    sums: Vec<Cell<Outcome>>,
 }
 
 impl Cpu {
@@ -97,6 +111,11 @@ impl Cpu {
             stop: Arc::default(),
             loss_limit: f64::INFINITY,
             refused: 0,
+            blocks: graph.blocks_of_params(),
+            dropped: vec![false; graph.blocks],
+            aim: None,
+            limits: vec![f32::INFINITY; graph.params.len()],
+            sums: vec![Cell::default(); MOST_DIRECTIONS + 1],
         };
         cpu.lay_out(graph, layout, programs, folder)?;
         Ok(cpu)
@@ -233,10 +252,21 @@ impl Cpu {
         let mut outcome = Outcome::default();
         let mut regions = program.regions.iter();
         let mut region = regions.next();
+        let mut passages = program.passages.iter().peekable();
         let trains = matches!(program.mode, Mode::TrainAndUpdate | Mode::Accumulate);
         let mut updated = false;
         let mut at = 0;
         while at < program.instrs.len() {
+            if let Some(passage) = passages.next_if(|passage| passage.instrs.start == at)
+                && self.dropped[passage.block]
+            {
+                self.pass_by(program, *passage, n);
+                at = passage.instrs.end;
+                while region.is_some_and(|region| region.start < at) {
+                    region = regions.next();
+                }
+                continue;
+            }
             let (end, rows) = match region {
                 Some(of) if of.start == at => {
                     region = regions.next();
@@ -308,6 +338,7 @@ impl Cpu {
         let ctx = |scratch: Buf| Ctx { pool, isa, precision: self.machine.precision, scratch: w(scratch) };
         // At the ends of a model, where pieces of rows are not multiples of a tile, adapters are multiplied in f32.
         let thin = |scratch| Ctx { pool, isa, precision: Precision::F32, scratch };
+        let perturbs = program.mode == Mode::Perturb;
         let one_row = n == 1 && matches!(program.mode, Mode::Generate { .. });
         match *instr {
             Instr::Embed { weight, scale, added, lora, out, scratch } => {
@@ -369,7 +400,9 @@ impl Cpu {
             }
             Instr::LoraDown { a, scale, x, h, scratch } => {
                 let h = w(h);
-                if one_row {
+                if perturbs {
+                    self.down_by_group(batch, &window, a, r(x), h, w(scratch));
+                } else if one_row {
                     matvec(&mut ctx(scratch), factor(a), r(x), h, Start::Zero);
                 } else {
                     nt(&mut ctx(scratch), factor(a), r(x), n, h, Start::Zero, None);
@@ -401,18 +434,23 @@ impl Cpu {
                 let lengths = (matrix(m), fixed(self.layout.lengths[module]));
                 dora::backward(isa, pool, (r(z), r(g)), lengths, (w(gz), add), (grad, more));
             }
-            Instr::LoraDownBackward { a, x, gh, gx, ga, scratch } => {
+            Instr::LoraDownBackward { a, gh, gx, ga, scratch } => {
                 let (rank, cols) = self.ranks[a.0];
                 if let Some((gx, add)) = gx {
                     nn(&mut ctx(scratch), factor(a), r(gh), n, w(gx), start(add), None);
                 }
-                let (grad, add) = self.gradient(ga, &w, first_piece);
-                tn(&mut ctx(scratch), r(gh), r(x), n, rank, cols, grad, start(add));
+                if let Some((x, ga)) = ga {
+                    let (grad, add) = self.gradient(ga, &w, first_piece);
+                    tn(&mut ctx(scratch), r(gh), r(x), n, rank, cols, grad, start(add));
+                }
             }
             Instr::Linear { weight, bias, lora, x, out, scratch } => {
                 let first = bias.map_or(Start::Zero, |bias| Start::Bias(vector(bias)));
                 let (weight, out) = (self.weights.matrix(weight), w(out));
-                if one_row {
+                if let (true, Some(LoraAdd { b, h, .. })) = (perturbs, lora) {
+                    nt(&mut ctx(scratch), weight, r(x), n, out, first, None);
+                    self.up_by_group(batch, &window, b, r(h), out, w(scratch));
+                } else if one_row {
                     matvec(&mut ctx(scratch), weight, r(x), out, first);
                     if let Some(LoraAdd { b, h, down }) = lora {
                         if let Some((a, scale)) = down {
@@ -433,15 +471,15 @@ impl Cpu {
                 }
             }
             Instr::LinearBackward { weight, g, gx, lora, scratch } => {
-                let together = lora.and_then(|lora| Some((lora, lora.a?))).filter(|_| gx.is_some());
+                let together = lora.and_then(|lora| Some((lora, lora.a?, lora.gh?))).filter(|_| gx.is_some());
                 if let Some((gx, add)) = gx {
-                    let low_rank = together.map(|(LoraUp { b, scale, gh, .. }, a)| {
+                    let low_rank = together.map(|(LoraUp { b, scale, .. }, a, gh)| {
                         let low = Low::Made { by: matrix(b), scale, into: w(gh) };
                         LowRank { low, factor: matrix(a), rank: self.ranks[a.0].0 }
                     });
                     nn(&mut ctx(scratch), self.weights.matrix(weight), r(g), n, w(gx), start(add), low_rank);
                 }
-                if let Some(LoraUp { b, scale, gh, .. }) = lora.filter(|_| together.is_none()) {
+                if let Some(LoraUp { b, scale, gh: Some(gh), .. }) = lora.filter(|_| together.is_none()) {
                     nt(&mut ctx(scratch), factor(b), r(g), n, w(gh), Start::Zero, None);
                     elementwise::scale(pool, w(gh), scale);
                 }

@@ -26,6 +26,8 @@ pub struct LoraSpec {
     pub dora: bool,
     /// The share of an adapter's inputs that is dropped while it is trained.
     pub dropout: f32,
+    /// Whether first factors stay as they began, so that their gradient, their state and their input are not needed (LoRA-FA).
+    pub frozen_a: bool,
 }
 
 impl Default for LoraSpec {
@@ -41,6 +43,7 @@ impl Default for LoraSpec {
             stabilized: false,
             dora: false,
             dropout: 0.0,
+            frozen_a: false,
         }
     }
 }

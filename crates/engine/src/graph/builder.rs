@@ -188,12 +188,12 @@ impl<'a> Builder<'a> {
         permuted: Option<usize>,
     ) -> usize {
         let (rank, module) = (lora.rank_of(path), self.graph.modules.len());
-        let mut param = |rank: usize, cols: usize| {
-            self.graph.params.push(Param { module, rank, cols });
+        let mut param = |rank: usize, cols: usize, trained: bool| {
+            self.graph.params.push(Param { module, rank, cols, trained });
             ParamId(self.graph.params.len() - 1)
         };
-        let (a, b) = (param(rank, cols), param(rank, rows));
-        let magnitude = lora.dora.then(|| param(1, rows));
+        let (a, b) = (param(rank, cols, !lora.frozen_a), param(rank, rows, true));
+        let magnitude = lora.dora.then(|| param(1, rows, true));
         self.graph.modules.push(Module { path: path.into(), target, cols, rows, permuted, a, b, magnitude });
         module
     }

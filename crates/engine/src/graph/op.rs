@@ -97,7 +97,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The trainable matrices it multiplies with.
+    /// The adapter's matrices it multiplies with.
     pub fn params(&self) -> Vec<ParamId> {
         match self {
             Op::LoraDown { a, .. } => vec![*a],
@@ -120,11 +120,11 @@ impl Op {
 
 impl Node {
     /// The values that this node's derivative reads, given which inputs need a gradient.
-    pub fn derivative_reads(&self, needs: &[bool]) -> Vec<ValueId> {
+    pub fn derivative_reads(&self, graph: &Graph, needs: &[bool]) -> Vec<ValueId> {
         let any = self.inputs.iter().any(|input| needs[input.0]);
         match &self.op {
             // gA = ghᵀ x.
-            Op::LoraDown { .. } => vec![self.inputs[0]],
+            Op::LoraDown { a, .. } if graph.params[a.0].trained => vec![self.inputs[0]],
             // gB = hᵀ g; the frozen part reads no value at all.
             Op::Linear { lora: Some(_), .. } => vec![self.inputs[1]],
             // gm = sum of g z / n.

@@ -9,7 +9,7 @@ mod scratch;
 use std::ops::Range;
 
 use super::policy::Spill;
-use super::{Buf, Buffer, Instr, Kind, Program, Region};
+use super::{Buf, Buffer, Instr, Kind, Passage, Program, Region};
 use super::{Mode, Request};
 use crate::graph::{Node, Op, Role, Stage, ValueId};
 
@@ -20,7 +20,7 @@ pub(super) fn emit(request: Request) -> Program {
     let needs = if trains { graph.needs_gradient() } else { vec![false; graph.values.len()] };
     let mut saved = vec![false; graph.values.len()];
     for node in graph.nodes.iter().filter(|node| node.outputs.iter().any(|output| needs[output.0])) {
-        for value in node.derivative_reads(&needs) {
+        for value in node.derivative_reads(graph, &needs) {
             saved[value.0] = true;
         }
     }
@@ -38,6 +38,7 @@ pub(super) fn emit(request: Request) -> Program {
         backwards: false,
         instrs: Vec::new(),
         regions: Vec::new(),
+        passages: Vec::new(),
         region: None,
         updates: Vec::new(),
         buffers: Vec::new(),
@@ -90,6 +91,7 @@ struct Emitter<'a> {
     backwards: bool,
     instrs: Vec<Instr>,
     regions: Vec<Region>,
+    passages: Vec<Passage>,
     /// Where the open region began.
     region: Option<usize>,
     /// Updates that wait for the end of the region.
@@ -167,6 +169,11 @@ impl<'a> Emitter<'a> {
     /// Whether gradients are wanted.
     const fn trains(&self) -> bool {
         matches!(self.request.mode, Mode::TrainAndUpdate | Mode::Accumulate)
+    }
+
+    /// Whether matrices of adapters are moved.
+    fn perturbs(&self) -> bool {
+        self.request.mode == Mode::Perturb
     }
 
     fn pieces(&self) -> bool {
@@ -267,6 +274,7 @@ impl<'a> Emitter<'a> {
             stream: self.request.policy.stream,
             instrs: self.instrs,
             regions: self.regions,
+            passages: self.passages,
             spill: self.spill,
             buffers: self.buffers,
             logits: self.logits,

@@ -4,7 +4,7 @@
 
 use pocketune_kernels::attention::Window;
 
-use super::{Instr, Program};
+use super::{Instr, LoraUp, Program};
 use crate::graph::{Graph, ParamId, WeightId};
 
 /// Operations of attention for each element of a query and each key it sees: two products forward and five backward. (Where threads
@@ -48,10 +48,16 @@ pub(super) fn work(instr: &Instr, graph: &Graph) -> Work {
                     Some((None, b)) => Work { frozen, thin: 2.0 * b, ..none },
                 }
             }
-            None => Work { thin: lora.map_or(0.0, |lora| 2.0 * param(lora.b)), ..none },
+            None => {
+                let products = |lora: LoraUp| if lora.gh.is_some() { 2.0 } else { 1.0 };
+                Work { thin: lora.map_or(0.0, |lora| products(lora) * param(lora.b)), ..none }
+            }
         },
-        Instr::LoraDownBackward { a, gx: Some(_), .. } => Work { thin: 2.0 * param(a), ..none },
-        Instr::LoraDown { a, .. } | Instr::LoraDownBackward { a, .. } => Work { thin: param(a), ..none },
+        Instr::LoraDownBackward { a, gx, ga, .. } => {
+            let products = f64::from(u8::from(gx.is_some()) + u8::from(ga.is_some()));
+            Work { thin: products * param(a), ..none }
+        }
+        Instr::LoraDown { a, .. } => Work { thin: param(a), ..none },
         Instr::Attention { heads, .. } | Instr::CachedAttention { heads, .. } => {
             Work { attention: ATTENTION * (heads.queries * heads.d) as f64, window: heads.window, ..none }
         }

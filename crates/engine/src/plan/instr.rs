@@ -75,13 +75,12 @@ pub enum Instr {
         h: Buf,
         scratch: Buf,
     },
-    /// With `gx` where the linear reads another input than its adapter.
+    /// With `gx` where the linear reads another input than its adapter; with the input and A's gradient where A is trained.
     LoraDownBackward {
         a: ParamId,
-        x: Buf,
         gh: Buf,
         gx: Option<(Buf, bool)>,
-        ga: Grad,
+        ga: Option<(Buf, Grad)>,
         scratch: Buf,
     },
     Linear {
@@ -244,8 +243,8 @@ pub struct LoraAdd {
     pub down: Option<(ParamId, f32)>,
 }
 
-/// The adapter's part of a linear's backward pass: `gB = hᵀ g`, `gh = scale g B`, and, where both read the same input, `gh A` is added to its
-/// gradient.
+/// The adapter's part of a linear's backward pass: `gB = hᵀ g`, `gh = scale g B` where something is differentiated before it, and, where both
+/// read the same input, `gh A` is added to its gradient.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub struct LoraUp {
@@ -253,7 +252,7 @@ pub struct LoraUp {
     pub b: ParamId,
     pub scale: f32,
     pub h: Buf,
-    pub gh: Buf,
+    pub gh: Option<Buf>,
     pub gb: Grad,
 }
 
@@ -324,13 +323,15 @@ impl Instr {
                 target(see, gz);
                 grad(see, gm);
             }
-            Instr::LoraDownBackward { x, gh, gx, ga, scratch, .. } => {
-                see(x, Read);
+            Instr::LoraDownBackward { gh, gx, ga, scratch, .. } => {
                 see(gh, Read);
                 if let Some(gx) = gx {
                     target(see, gx);
                 }
-                grad(see, ga);
+                if let Some((x, ga)) = ga {
+                    see(x, Read);
+                    grad(see, ga);
+                }
                 see(scratch, Write);
             }
             Instr::Linear { lora, x, out, scratch, .. } => {
@@ -348,7 +349,7 @@ impl Instr {
                 }
                 if let Some(lora) = lora {
                     see(lora.h, Read);
-                    see(lora.gh, Write);
+                    lora.gh.into_iter().for_each(|gh| see(gh, Write));
                     grad(see, lora.gb);
                 }
                 see(scratch, Write);

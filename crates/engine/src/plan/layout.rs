@@ -54,7 +54,7 @@ impl Span {
 /// The persistent part of the arena.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
-    /// Trainable matrices.
+    /// The adapters' matrices.
     pub params: Vec<Span>,
     /// Their optimizer states, where there are any in memory.
     pub states: Vec<Span>,
@@ -72,6 +72,8 @@ pub struct Layout {
     pub ropes: Vec<Span>,
     /// Keys and values of every block, where text is generated.
     pub caches: Vec<[Span; 2]>,
+    /// What every update of a run was, where that is kept.
+    pub log: Option<Span>,
     /// Floats in all.
     pub len: usize,
 }
@@ -81,8 +83,8 @@ impl Layout {
     /// `kv_width` floats a token and block when generating.
     pub fn new(graph: &Graph, states: States, page: bool, positions: usize, mode: Mode, kv_width: usize) -> Self {
         let mut layout = Self::default();
-        let sizes: Vec<usize> = graph.params.iter().map(|param| param.len()).collect();
-        layout.params = sizes.iter().map(|&len| layout.take(len)).collect();
+        layout.params = graph.params.iter().map(|param| layout.take(param.len())).collect();
+        let sizes: Vec<usize> = graph.params.iter().map(|param| param.trained_len()).collect();
         if page && states.any() {
             for &len in &sizes {
                 layout.paged.push(layout.paged_len);
@@ -102,6 +104,12 @@ impl Layout {
             layout.caches = (0..graph.blocks).map(|_| [(); 2].map(|()| layout.take(context * kv_width))).collect();
         }
         layout
+    }
+
+    /// The same with room for a log of `len` floats.
+    pub fn with_log(mut self, len: usize) -> Self {
+        self.log = (len > 0).then(|| self.take(len));
+        self
     }
 
     fn take(&mut self, len: usize) -> Span {

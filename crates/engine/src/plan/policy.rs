@@ -133,6 +133,8 @@ pub struct Policy {
     pub spill: Spill,
     /// Blocks between two kept block inputs, and between two of those that are computed again inside; 1 and 1 keep all.
     pub every: [usize; 2],
+    /// Records of groups that a pass of a step handles at most, where a step looks at perturbed losses; a number of at least all means one pass.
+    pub at_once: usize,
     /// Rows at a time in everything but attention; a number of at least the step's tokens means all.
     pub rows: usize,
     /// Labelled rows at a time in head and loss.
@@ -153,6 +155,7 @@ impl Policy {
             keep: Keep::all(name.keeps()),
             spill: Spill::No,
             every: [1, 1],
+            at_once: usize::MAX,
             rows: usize::MAX,
             loss_rows: Self::LOSS_ROWS,
             stream: false,

@@ -56,6 +56,19 @@ pub struct Region {
     pub end: usize,
 }
 
+/// The backward pass of one block: what may be left out, so that the gradient passes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passage {
+    /// The block.
+    pub block: usize,
+    /// Its instructions.
+    pub instrs: Region,
+    /// The gradient of its output.
+    pub from: Buf,
+    /// The gradient of its input, where one is asked for.
+    pub to: Option<Buf>,
+}
+
 /// Instructions, buffers and the size of the arena's transient part.
 #[derive(Clone, Debug)]
 pub struct Program {
@@ -73,6 +86,8 @@ pub struct Program {
     pub instrs: Vec<Instr>,
     /// Which of them loop over pieces, in order, apart from each other.
     pub regions: Vec<Region>,
+    /// The backward passes of blocks, in order.
+    pub passages: Vec<Passage>,
     /// Floats of the spill file.
     pub spill: usize,
     /// The stretches of the arena they use.

@@ -22,6 +22,10 @@ pub struct Setting<'a> {
     pub length: usize,
     /// Most records of a batch.
     pub batch: usize,
+    /// How often a step looks at every record: once, or once for each perturbed loss.
+    pub groups: usize,
+    /// Floats of the log that a run keeps of its updates.
+    pub log: usize,
     /// What the kernels run with.
     pub machine: Machine,
     /// What the program is for.
@@ -109,15 +113,28 @@ struct Candidate {
 }
 
 impl<'a> Setting<'a> {
-    fn tokens(&self) -> usize {
-        self.length * self.batch
+    /// Records that a step goes through, each as often as it looks at it.
+    fn records(&self) -> usize {
+        self.batch * self.groups
+    }
+
+    /// Tokens of a pass.
+    fn tokens(&self, policy: Policy) -> usize {
+        self.length * self.records().min(policy.at_once)
+    }
+
+    /// Passes of a step.
+    fn passes(&self, policy: Policy) -> f64 {
+        self.records().div_ceil(policy.at_once) as f64
     }
 
     fn request(&self, policy: Policy, mode: Mode) -> Request<'a> {
+        // A validation looks at every record once.
+        let tokens = if mode == self.mode { self.tokens(policy) } else { self.length * self.batch.min(policy.at_once) };
         Request {
             graph: self.graph,
             types: self.types,
-            tokens: self.tokens(),
+            tokens,
             machine: self.machine,
             policy,
             mode,
@@ -128,6 +145,7 @@ impl<'a> Setting<'a> {
     fn layout(&self, policy: Policy) -> Layout {
         let positions = if let Mode::Generate { context } = self.mode { context } else { self.length };
         Layout::new(self.graph, self.states, policy.page_optimizer, positions, self.mode, self.kv_width)
+            .with_log(self.log)
     }
 
     /// The exact plan of a policy.
@@ -137,9 +155,15 @@ impl<'a> Setting<'a> {
         let layout = self.layout(policy);
         let programs: Vec<&Program> = [&program].into_iter().chain(&validation).collect();
         let memory = MemoryPlan::new(self.graph, self.types, &layout, &programs, self.machine.threads, self.around);
-        let time = predict(&program, self.graph, self.types, self.rates, self.length);
+        let time = self.time(&program, policy);
         let moments = moments(&program, &policy, self.graph, self.types, self.rates, self.length);
         Plan { policy, program, validation, layout, memory, time, moments }
+    }
+
+    /// The time of a step, in as many passes as it has.
+    fn time(&self, program: &Program, policy: Policy) -> Time {
+        let pass = predict(program, self.graph, self.types, self.rates, self.length);
+        pass.times(self.passes(policy), program, self.graph, self.rates)
     }
 
     /// The plan that keeps everything in memory: no search finds a faster one.
@@ -172,23 +196,37 @@ impl<'a> Setting<'a> {
     pub fn tightest(&self) -> Plan {
         let keep = Keep::all(PolicyName::Block.keeps());
         let page_optimizer = self.may_spill && self.states.any();
+        let at_once = if self.mode == Mode::Perturb { 1 } else { usize::MAX };
         let spill = if self.may_spill { Spill::Tight } else { Spill::No };
         let every = if self.may_spill { [1, 1] } else { [(self.graph.blocks as f64).sqrt().round() as usize, 1] };
-        self.plan(Policy { keep, spill, every, rows: 64, loss_rows: 64, stream: true, page_optimizer })
+        self.plan(Policy { keep, spill, every, at_once, rows: 64, loss_rows: 64, stream: true, page_optimizer })
     }
 
     fn candidates(&self) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         for (keep, spill, every) in self.keeps() {
-            for rows in self.rows() {
-                // Pieces are for when memory is tight: then a block keeps the same everywhere.
-                if rows == usize::MAX || keep.split == 0 {
-                    let policy = Policy { keep, spill, every, rows, ..Policy::named(PolicyName::None) };
-                    self.variants(policy, &mut candidates);
+            for at_once in self.at_once() {
+                let whole = Policy { keep, spill, every, at_once, ..Policy::named(PolicyName::None) };
+                for rows in self.rows(whole) {
+                    // Pieces are for when memory is tight: then a block keeps the same everywhere.
+                    if rows == usize::MAX || keep.split == 0 {
+                        self.variants(Policy { rows, ..whole }, &mut candidates);
+                    }
                 }
             }
         }
         candidates
+    }
+
+    /// Records of groups in a pass: all, and halves down to one, where nothing is kept from pass to pass.
+    fn at_once(&self) -> Vec<usize> {
+        let mut at_once = vec![usize::MAX];
+        if self.mode == Mode::Perturb {
+            at_once
+                .extend(std::iter::successors(Some(self.records().div_ceil(2)), |&n| (n > 1).then(|| n.div_ceil(2))));
+            at_once.retain(|&n| n == usize::MAX || n < self.records());
+        }
+        at_once
     }
 
     /// What to keep, where, and at which blocks.
@@ -198,7 +236,7 @@ impl<'a> Setting<'a> {
             let spills: &[Spill] = if self.may_spill { &[Spill::No, Spill::Ahead, Spill::Tight] } else { &[Spill::No] };
             return spills.iter().map(|&spill| (Keep::all(name.keeps()), spill, [1, 1])).collect();
         }
-        if matches!(self.mode, Mode::Evaluate | Mode::Generate { .. }) {
+        if matches!(self.mode, Mode::Evaluate | Mode::Perturb | Mode::Generate { .. }) {
             return vec![(Keep::all(PolicyName::Block.keeps()), Spill::No, [1, 1])];
         }
         let mut keeps: Vec<(Keep, Spill, [usize; 2])> = Vec::new();
@@ -229,15 +267,15 @@ impl<'a> Setting<'a> {
     }
 
     /// Rows of a piece; multiples of 32, so that sums over tokens are cut where the widest kernels cut them anyway.
-    fn rows(&self) -> Vec<usize> {
+    fn rows(&self, policy: Policy) -> Vec<usize> {
         let mut rows = vec![usize::MAX];
-        rows.extend([1024, 512, 256, 128, 64, 32].into_iter().filter(|&rows| rows < self.tokens()));
+        rows.extend([1024, 512, 256, 128, 64, 32].into_iter().filter(|&rows| rows < self.tokens(policy)));
         rows
     }
 
     /// Rows of head and loss at a time.
-    fn loss_rows(&self) -> impl Iterator<Item = usize> + use<> {
-        let tokens = self.tokens();
+    fn loss_rows(&self, policy: Policy) -> impl Iterator<Item = usize> + use<> {
+        let tokens = self.tokens(policy);
         [Policy::LOSS_ROWS, 256, 128, 64, 32, 16]
             .into_iter()
             .filter(move |&rows| rows == Policy::LOSS_ROWS || rows < tokens)
@@ -248,7 +286,8 @@ impl<'a> Setting<'a> {
     fn variants(&self, policy: Policy, candidates: &mut Vec<Candidate>) {
         let mut program = emit::emit(self.request(policy, self.mode));
         let Peaks { elsewhere, beside_loss } = place::peaks(&mut program);
-        let time = predict(&program, self.graph, self.types, self.rates, self.length);
+        let (tokens, passes) = (self.tokens(policy) as f64, self.passes(policy));
+        let time = self.time(&program, policy);
         let head = program.instrs.iter().find_map(|instr| match instr {
             Instr::CrossEntropy { weight, .. } => Some((*weight, head_products(instr))),
             _ => None,
@@ -260,12 +299,12 @@ impl<'a> Setting<'a> {
                 program.len = 0;
                 let mut memory =
                     MemoryPlan::new(self.graph, self.types, &layout, &[&program], self.machine.threads, self.around);
-                for loss_rows in self.loss_rows() {
+                for loss_rows in self.loss_rows(policy) {
                     let policy = Policy { loss_rows, stream, page_optimizer, ..policy };
                     let work = emit::loss_work(self.request(policy, self.mode));
                     memory.program = 4 * elsewhere.max(beside_loss + work);
                     let loss_time = head.map_or(0.0, |(weight, products)| {
-                        loss_seconds(self.graph, weight, loss_rows, self.tokens() as f64, products, self.rates)
+                        passes * loss_seconds(self.graph, weight, loss_rows, tokens, products, self.rates)
                     });
                     let seconds = Time { loss: loss_time, ..time }.seconds(&policy);
                     candidates.push(Candidate { policy, least: memory.peak(), seconds });

@@ -58,6 +58,17 @@ pub struct Time {
 }
 
 impl Time {
+    /// That of so many passes of `program`, each of which dequantises all weights anew.
+    pub fn times(self, passes: f64, program: &Program, graph: &Graph, rates: Rates) -> Self {
+        let Time { compute, loss, stream, page, disk, flops } = self;
+        let numbers = |weight: WeightId| graph.weights[weight.0].rows as f64 * graph.weights[weight.0].cols as f64;
+        let read =
+            program.instrs.iter().filter(|instr| !matches!(instr, Instr::Embed { .. })).filter_map(Instr::weight);
+        let again = (passes - 1.0) * read.map(numbers).sum::<f64>() / rates.dequantise;
+        let [compute, loss, stream, page, disk, flops] = [compute, loss, stream, page, disk, flops].map(|x| x * passes);
+        Time { compute: compute + again, loss, stream, page, disk, flops }
+    }
+
     /// Seconds of a step under `policy`.
     pub fn seconds(&self, policy: &Policy) -> f64 {
         let stream = if policy.stream { self.stream } else { 0.0 };

@@ -8,6 +8,7 @@ use pocketune_formats::peft::{CONFIG_FILE, TENSORS_FILE};
 
 use super::hidden_folder;
 use super::lock::RunLock;
+use super::updates::UPDATES;
 use crate::error::{Error, Result};
 
 /// What says how an adapter was made, beside it.
@@ -52,7 +53,7 @@ pub fn erase(run: &Path, adapter: bool) -> Result<usize> {
     }
     if adapter && is_adapter {
         adapters.iter().try_for_each(|path| remove(path))?;
-        for beside in [HOW, TEMPLATE, GENERATION].map(|name| run.join(name)) {
+        for beside in [HOW, TEMPLATE, GENERATION, UPDATES].map(|name| run.join(name)) {
             if fs::symlink_metadata(&beside).is_ok_and(|there| there.is_file()) {
                 remove(&beside)?;
             }

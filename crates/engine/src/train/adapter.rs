@@ -13,7 +13,7 @@ use crate::backend::Cpu;
 use crate::beside::Beside;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Layers, LoraSpec, Module, Naming, ParamId, Target};
-use crate::store::{Files, FolderWriter, settle};
+use crate::store::{Files, FolderWriter, UPDATES, settle, write_updates};
 
 /// The stream of random numbers that fresh adapters come from; the module's number is added.
 const INIT_STREAM: u64 = 1 << 32;
@@ -78,6 +78,7 @@ pub fn spec(folder: &Path, adapter: &Adapter) -> Result<LoraSpec> {
         stabilized: config.stabilized,
         dora: config.dora,
         dropout: config.dropout as f32,
+        frozen_a: false,
     })
 }
 
@@ -133,16 +134,16 @@ fn read(tensor: &Tensor, to: &mut [f32], place: impl Fn(usize) -> usize) {
     }
 }
 
-/// Writes the adapter as a PEFT folder, whole or not at all.
+/// Writes the adapter as a PEFT folder, whole or not at all, with what its updates were where that is known.
 ///
 /// # Errors
 /// The system's, and a value that is not finite: such an adapter never reaches the disk.
 pub fn save(
     cpu: &Cpu,
     graph: &Graph,
-    spec: &LoraSpec,
-    base_model: &str,
+    config: &AdapterConfig,
     kept: Option<&str>,
+    updates: Option<(&[u8], &[f32])>,
     beside: &Beside,
     folder: &Path,
 ) -> Result<()> {
@@ -164,11 +165,29 @@ pub fn save(
             specs.push(TensorSpec { name: m, shape: vec![module.rows] });
         }
     }
+    let mut writer = FolderWriter::open(folder)?;
+    writer.file("adapter_model.safetensors", |out| {
+        peft::write_tensors(out, &specs, &mut |at, out| write(cpu, graph, at, out))
+    })?;
+    writer.file("adapter_config.json", |out| out.write_all(config.to_json().as_bytes()))?;
+    if let Some(kept) = kept {
+        writer.file(crate::store::HOW, |out| out.write_all(kept.as_bytes()))?;
+    }
+    match updates {
+        Some((header, numbers)) => writer.file(UPDATES, |out| write_updates(out, header, numbers))?,
+        None => writer.without(UPDATES),
+    }
+    beside.write(&mut writer)?;
+    writer.commit()
+}
+
+/// What PEFT is told of an adapter.
+pub fn config(graph: &Graph, spec: &LoraSpec, base_model: &str) -> AdapterConfig {
     let mut blocks_used: Vec<usize> =
         graph.nodes.iter().filter(|n| !n.op.params().is_empty()).filter_map(|n| n.block).collect();
     blocks_used.dedup();
     let some = blocks_used.len() < graph.blocks && !by_path(graph);
-    let config = AdapterConfig {
+    AdapterConfig {
         rank: spec.rank,
         alpha: f64::from(spec.alpha),
         ranks: spec.ranks.clone(),
@@ -180,17 +199,7 @@ pub fn save(
         layers: some.then_some(blocks_used),
         base_model: Some(base_model.into()),
         task: (graph.naming != Naming::Roberta).then(|| "CAUSAL_LM".into()),
-    };
-    let mut writer = FolderWriter::open(folder)?;
-    writer.file("adapter_model.safetensors", |out| {
-        peft::write_tensors(out, &specs, &mut |at, out| write(cpu, graph, at, out))
-    })?;
-    writer.file("adapter_config.json", |out| out.write_all(config.to_json().as_bytes()))?;
-    if let Some(kept) = kept {
-        writer.file(crate::store::HOW, |out| out.write_all(kept.as_bytes()))?;
     }
-    beside.write(&mut writer)?;
-    writer.commit()
 }
 
 /// Whether a configuration has to name modules by their full paths: RoBERTa's, since its head has a `dense` too and `output.dense` is the end

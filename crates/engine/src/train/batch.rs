@@ -3,7 +3,7 @@
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::philox::Philox;
 
-use crate::backend::{Batch, NO_LABEL, Noise};
+use crate::backend::{Batch, Group, MOST_DIRECTIONS, NO_LABEL, Noise};
 use crate::error::Result;
 use crate::store::{TokenFile, token};
 
@@ -13,6 +13,7 @@ pub struct Rows {
     positions: Vec<u32>,
     labels: Vec<u32>,
     segments: Vec<Segment>,
+    groups: Vec<Group>,
     /// A record as it comes from the token file.
     words: Vec<u32>,
 }
@@ -25,6 +26,7 @@ impl Rows {
             positions: Vec::with_capacity(tokens),
             labels: Vec::with_capacity(tokens),
             segments: Vec::with_capacity(records),
+            groups: Vec::with_capacity(MOST_DIRECTIONS + 1),
             words: vec![0; length],
         }
     }
@@ -33,24 +35,63 @@ impl Rows {
     ///
     /// # Errors
     /// The system's.
-    pub fn fill(&mut self, file: &TokenFile, records: impl Iterator<Item = usize>) -> Result<()> {
+    pub fn fill(&mut self, file: &TokenFile, mut records: impl Iterator<Item = usize>) -> Result<()> {
+        self.clear();
+        records.try_for_each(|record| self.push(file, record))
+    }
+
+    /// Replaces the rows by records of groups, every record once for each group and those of a group one after another, beginning with
+    /// number `first` of them and going on while `room` tokens hold them. The result is the number that comes next.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn fill_groups(
+        &mut self,
+        file: &TokenFile,
+        records: &[u32],
+        groups: usize,
+        first: usize,
+        room: usize,
+    ) -> Result<usize> {
+        self.clear();
+        let mut next = first;
+        while next < records.len() * groups {
+            let (group, record) = (next / records.len(), records[next % records.len()] as usize);
+            if next > first && self.ids.len() + file.length(record) > room {
+                break;
+            }
+            self.push(file, record)?;
+            let end = self.ids.len();
+            match self.groups.last_mut() {
+                Some(last) if last.number == group => last.end = end,
+                _ => self.groups.push(Group { end, number: group }),
+            }
+            next += 1;
+        }
+        Ok(next)
+    }
+
+    fn clear(&mut self) {
         self.ids.clear();
         self.positions.clear();
         self.labels.clear();
         self.segments.clear();
-        for record in records {
-            let words = file.read(record, &mut self.words)?;
-            let (start, len) = (self.ids.len(), words.len());
-            for (position, (id, target)) in words.iter().map(|&word| token(word)).enumerate() {
-                self.ids.push(id);
-                self.positions.push(position as u32);
-                self.labels.push(NO_LABEL);
-                if let (true, Some(before)) = (target, position.checked_sub(1)) {
-                    self.labels[start + before] = id;
-                }
+        self.groups.clear();
+    }
+
+    /// Adds the rows of a record.
+    fn push(&mut self, file: &TokenFile, record: usize) -> Result<()> {
+        let words = file.read(record, &mut self.words)?;
+        let (start, len) = (self.ids.len(), words.len());
+        for (position, (id, target)) in words.iter().map(|&word| token(word)).enumerate() {
+            self.ids.push(id);
+            self.positions.push(position as u32);
+            self.labels.push(NO_LABEL);
+            if let (true, Some(before)) = (target, position.checked_sub(1)) {
+                self.labels[start + before] = id;
             }
-            self.segments.push(Segment { q_start: start, q_len: len, k_start: start, k_len: len });
         }
+        self.segments.push(Segment { q_start: start, q_len: len, k_start: start, k_len: len });
         Ok(())
     }
 
@@ -74,8 +115,8 @@ impl Rows {
 
     /// As the backend reads them, with gradients divided by `targets`, and random numbers from `noise` while training.
     pub fn batch(&self, targets: usize, noise: Noise) -> Batch<'_> {
-        let Self { ids, positions, labels, segments, .. } = self;
-        Batch { ids, positions, labels, segments, targets, noise }
+        let Self { ids, positions, labels, segments, groups, .. } = self;
+        Batch { ids, positions, labels, segments, targets, noise, groups }
     }
 }
 

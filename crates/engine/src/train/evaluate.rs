@@ -66,7 +66,8 @@ pub(super) fn ready(options: &EvalOptions, model: Model, size: (usize, usize)) -
     Ok((cpu, plan.program))
 }
 
-/// The records of `file`, `batch_size` at a time; no more than the first `most` batches.
+/// The records of `file`, `batch_size` at a time or as many as the program has room for; no more than the first `most` batches. Losses add up
+/// record by record, however many are read at a time.
 pub(super) fn run(
     cpu: &mut Cpu,
     program: &Program,
@@ -75,13 +76,12 @@ pub(super) fn run(
     batch_size: usize,
     most: Option<usize>,
 ) -> Result<Outcome> {
-    let mut total = Outcome::default();
-    for first in (0..file.len()).step_by(batch_size).take(most.unwrap_or(usize::MAX)) {
-        rows.fill(file, first..(first + batch_size).min(file.len()))?;
-        let outcome = cpu.run(program, rows.batch(rows.targets(), Noise::default()), 0, None)?;
-        total.loss += outcome.loss;
-        total.hits += outcome.hits;
-        total.targets += outcome.targets;
+    let records = most.map_or(file.len(), |most| most.saturating_mul(batch_size).min(file.len()));
+    let at_once = (program.tokens / file.longest().max(1)).clamp(1, batch_size);
+    cpu.clear_sums();
+    for first in (0..records).step_by(at_once) {
+        rows.fill(file, first..(first + at_once).min(records))?;
+        cpu.run(program, rows.batch(rows.targets(), Noise::default()), 0, None)?;
     }
-    Ok(total)
+    Ok(cpu.sum(0))
 }

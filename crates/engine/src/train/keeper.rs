@@ -1,7 +1,8 @@
 //! Keeps a run: its state goes to checkpoints and comes back, under any plan and any number of threads. A run that ends before it learnt
 //! anything leaves nothing behind.
 //!
-//! A checkpoint's body is the adapter, matrix by matrix as it lies in the arena, and then the optimizer's state of each.
+//! A checkpoint's body is the adapter, matrix by matrix as it lies in the arena, then the optimizer's state of each, and then the log of updates
+//! where the run keeps one.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::graph::{Graph, ParamId};
 use crate::store::{CHUNK, Checkpoints, Files, RunLock, Saved, hidden_folder, settle};
 
 /// The form of the header and the body.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Room for longer numbers in a later header; the next one goes into the same file.
 const SLACK: usize = 1024;
 
@@ -32,6 +33,8 @@ struct Header {
     adapter: u64,
     /// Floats of the optimizer's state.
     optimizer: u64,
+    /// Floats of the log.
+    log: u64,
 }
 
 /// The checkpoints of a run that goes on.
@@ -163,7 +166,8 @@ impl Keeper {
                 out.write(bytemuck::cast_slice(cpu.param(id)))?;
             }
             params(graph)
-                .try_for_each(|id| cpu.read_state(id, chunk, &mut |part| out.write(bytemuck::cast_slice(part))))
+                .try_for_each(|id| cpu.read_state(id, chunk, &mut |part| out.write(bytemuck::cast_slice(part))))?;
+            out.write(bytemuck::cast_slice(cpu.log()))
         })?;
         self.last = Some((progress.iter, now));
         self.reserve(cpu, graph)
@@ -206,8 +210,8 @@ impl Keeper {
 
     fn header(&self, cpu: &Cpu, graph: &Graph, progress: &Progress) -> Vec<u8> {
         let terms = self.terms.clone().expect("a run begins before it is kept");
-        let [adapter, optimizer] = sizes(cpu, graph);
-        let header = Header { format: FORMAT, terms, progress: *progress, adapter, optimizer };
+        let [adapter, optimizer, log] = sizes(cpu, graph);
+        let header = Header { format: FORMAT, terms, progress: *progress, adapter, optimizer, log };
         serde_json::to_vec(&header).expect("numbers and words")
     }
 
@@ -247,10 +251,10 @@ fn params(graph: &Graph) -> impl Iterator<Item = ParamId> + use<> {
     (0..graph.params.len()).map(ParamId)
 }
 
-/// Floats of the adapter and of the optimizer's state.
-fn sizes(cpu: &Cpu, graph: &Graph) -> [u64; 2] {
+/// Floats of the adapter, of the optimizer's state, and of the log.
+fn sizes(cpu: &Cpu, graph: &Graph) -> [u64; 3] {
     let sum = |of: &dyn Fn(ParamId) -> usize| params(graph).map(|id| of(id) as u64).sum();
-    [sum(&|id| cpu.param(id).len()), sum(&|id| cpu.state_len(id))]
+    [sum(&|id| cpu.param(id).len()), sum(&|id| cpu.state_len(id)), cpu.log().len() as u64]
 }
 
 /// Checks that an adapter may be written.
@@ -288,8 +292,9 @@ fn header(saved: &Saved) -> Result<Header> {
 }
 
 fn load(mut saved: Saved, header: &Header, cpu: &mut Cpu, graph: &Graph, chunk: &mut [f32]) -> Result<()> {
-    let [adapter, optimizer] = sizes(cpu, graph);
-    if [header.adapter, header.optimizer] != [adapter, optimizer] || saved.left() != (adapter + optimizer) * 4 {
+    let [adapter, optimizer, _] = sizes(cpu, graph);
+    let bytes = (adapter + optimizer).checked_add(header.log).and_then(|floats| floats.checked_mul(4));
+    if [header.adapter, header.optimizer] != [adapter, optimizer] || Some(saved.left()) != bytes {
         let fault = format!(
             "it holds {} numbers of an adapter and {} of its optimizer, where this run has {adapter} and {optimizer}",
             header.adapter, header.optimizer
@@ -301,6 +306,10 @@ fn load(mut saved: Saved, header: &Header, cpu: &mut Cpu, graph: &Graph, chunk: 
     }
     params(graph)
         .try_for_each(|id| cpu.write_state(id, chunk, &mut |part| saved.read(bytemuck::cast_slice_mut(part))))?;
+    // A run of another number of updates has a log of another length; what there is of both is the same.
+    let log = cpu.log_mut();
+    let known = log.len().min(header.log as usize);
+    saved.read(bytemuck::cast_slice_mut(&mut log[..known]))?;
     check_finite(cpu, graph)
 }
 

@@ -53,7 +53,7 @@ impl Spikes {
 /// The first that did not.
 pub fn check_first_gradients(sums: &[f64], graph: &Graph) -> Result<()> {
     for module in &graph.modules {
-        for (id, factor) in module.params() {
+        for (id, factor) in module.params().filter(|(id, _)| graph.params[id.0].trained) {
             let sum = sums[id.0];
             if !sum.is_finite() {
                 return Err(Error::Numbers(format!("the first gradient of {}.{factor} is not finite", module.path)));

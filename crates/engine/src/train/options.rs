@@ -6,7 +6,7 @@ use pocketune_kernels::Isa;
 use pocketune_kernels::matmul::Precision;
 
 use super::planning::closest_folder;
-use super::{Budget, DataOptions, Keeping, Schedule};
+use super::{Budget, DataOptions, Keeping, Method, Schedule};
 use crate::error::{Error, Result};
 use crate::graph::LoraSpec;
 use crate::model::Source;
@@ -126,6 +126,12 @@ pub struct TrainOptions {
     pub data: DataOptions,
     /// Where the adapter goes.
     pub adapter_path: PathBuf,
+    /// How it is trained.
+    pub method: Method,
+    /// The share of blocks that the gradient passes by, drawn anew for every update; not exact.
+    pub drop_backward: f64,
+    /// How far methods without gradients move matrices to look at a loss; the method's own where `None`.
+    pub zo_eps: Option<f32>,
     /// The adapter to train.
     pub lora: LoraChoice,
     /// How many times the learning rate the second factors (and magnitudes) are trained with (LoRA+).
@@ -183,7 +189,28 @@ pub struct TrainOptions {
 impl TrainOptions {
     /// What the optimizer remembers of every trainable matrix.
     pub const fn states(&self) -> States {
-        self.optimizer.states()
+        if self.method.zeroth().is_some() { States::None } else { self.optimizer.states() }
+    }
+
+    /// Weight decay: as asked, or the update rule's own; none without gradients.
+    pub fn decay(&self) -> f32 {
+        let usual = if self.method.zeroth().is_some() { 0.0 } else { self.optimizer.default_decay() };
+        self.weight_decay.unwrap_or(usual)
+    }
+
+    /// How far methods without gradients move matrices.
+    pub fn zo_eps(&self) -> f32 {
+        self.zo_eps.or(self.method.zeroth().map(|zeroth| zeroth.eps)).unwrap_or(0.0)
+    }
+
+    /// How often a step looks at every record.
+    pub fn groups(&self) -> usize {
+        self.method.zeroth().map_or(1, |zeroth| zeroth.sides.groups())
+    }
+
+    /// Floats of the log that the run keeps of its updates.
+    pub fn log(&self) -> usize {
+        self.method.zeroth().map_or(0, |zeroth| zeroth.words() * self.iters)
     }
 
     /// Where files without a name go: as was asked, or the closest folder to the adapter's that exists.
@@ -204,6 +231,9 @@ impl TrainOptions {
 
     /// Whether gradients must wait for all others of the update.
     pub const fn mode(&self) -> Mode {
+        if self.method.zeroth().is_some() {
+            return Mode::Perturb;
+        }
         if self.accumulation > 1 || self.max_grad_norm.is_some() { Mode::Accumulate } else { Mode::TrainAndUpdate }
     }
 
@@ -245,14 +275,56 @@ impl TrainOptions {
             let fault = "a number of standard deviations above 0".into();
             return Err(Error::Option { option: "max-loss-z", value: z.to_string(), fault });
         }
+        self.check_method()?;
         if let Some(folder) = self.spill_folder.as_ref().filter(|folder| !folder.is_dir()) {
             let fault = "not a folder".into();
             return Err(Error::Option { option: "spill-dir", value: folder.display().to_string(), fault });
         }
         if let LoraChoice::New(spec) = &self.lora {
-            spec.check()?;
+            self.method.adapt(spec.clone(), false)?.check()?;
         }
         self.schedule.check()
+    }
+}
+
+impl TrainOptions {
+    /// Checks that the method goes with the other options.
+    fn check_method(&self) -> Result<()> {
+        let name = self.method.name();
+        let refuse = |option, value: String, fault: String| Err(Error::Option { option, value, fault });
+        if !(0.0..1.0).contains(&self.drop_backward) {
+            let fault = "a share lies at 0 or above, and below 1".into();
+            return refuse("drop-backward", self.drop_backward.to_string(), fault);
+        }
+        if self.method.zeroth().is_none() {
+            let fault = format!("{name} has gradients; --method mezo moves to look");
+            return self.zo_eps.map_or(Ok(()), |eps| refuse("zo-eps", eps.to_string(), fault));
+        }
+        if self.drop_backward > 0.0 {
+            let fault = format!("{name} has no backward pass; --method backprop has");
+            return refuse("drop-backward", self.drop_backward.to_string(), fault);
+        }
+        let eps = self.zo_eps();
+        if !(eps.is_finite() && eps > 0.0) {
+            return refuse("zo-eps", eps.to_string(), "a distance is a number above 0".into());
+        }
+        if self.accumulation > 1 {
+            let fault = "a larger --batch-size is the same here, in the same memory".into();
+            return refuse("grad-accumulation-steps", self.accumulation.to_string(), fault);
+        }
+        if let Some(norm) = self.max_grad_norm {
+            let fault = format!("{name} has no gradients; a lower --learning-rate shortens its steps");
+            return refuse("max-grad-norm", norm.to_string(), fault);
+        }
+        if self.lora_plus != 1.0 {
+            let fault = format!("{name} moves all factors alike; --method backprop knows it");
+            return refuse("lora-plus", self.lora_plus.to_string(), fault);
+        }
+        if let PolicyChoice::Named(policy) = self.policy {
+            let fault = format!("{name} keeps nothing for a backward pass; leave it out");
+            return refuse("grad-checkpoint", policy.word().into(), fault);
+        }
+        Ok(())
     }
 }
 

@@ -42,6 +42,10 @@ pub struct Task {
     pub length: usize,
     /// Records of a batch.
     pub batch: usize,
+    /// How often a step looks at every record.
+    pub groups: usize,
+    /// Floats of the log that a run keeps of its updates.
+    pub log: usize,
     /// What the kernels run with.
     pub machine: Machine,
     /// Whether gradients wait for all others.
@@ -83,6 +87,8 @@ impl Task {
             lora,
             length,
             batch,
+            groups: 1,
+            log: 0,
             machine,
             mode,
             states: States::None,
@@ -109,7 +115,8 @@ impl Task {
         let saving = SAVING * config.graph(Some(&lora))?.params.len();
         let forward = Self::forward(options.run, config, types, Some(lora), options.mode(), size)?;
         let around = Surroundings { process: forward.around.process + saving, preparation: so_far };
-        Ok(Self { states: options.states(), named: options.policy.named(), around, ..forward })
+        let (states, named, groups, log) = (options.states(), options.policy.named(), options.groups(), options.log());
+        Ok(Self { states, named, groups, log, around, ..forward })
     }
 
     /// Measures the disk that holds `folder`, where a plan inside `budget` may use it: where not everything fits.
@@ -135,6 +142,8 @@ impl Task {
             types: &self.types,
             length: self.length,
             batch: self.batch,
+            groups: self.groups,
+            log: self.log,
             machine: self.machine,
             mode: self.mode,
             validates: self.validates,

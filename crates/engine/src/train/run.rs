@@ -11,7 +11,7 @@ use super::steps::Steps;
 use super::terms::{Terms, model_sum};
 use super::{
     Batches, Control, Ending, Event, Host, LoraChoice, Passes, Prepared, Rows, Summary, TrainOptions, adapter, passes,
-    prepare,
+    prepare, replay,
 };
 use crate::backend::{Cpu, Outcome, Weights};
 use crate::error::{Error, Result};
@@ -48,12 +48,12 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
     model.check_next_token()?;
     if let LoraChoice::New(spec) = &options.lora {
         // What can't be adapted so is said before gigabytes are read.
-        model.config.graph(Some(spec))?;
+        model.config.graph(Some(&options.method.adapt(spec.clone(), false)?))?;
     }
     let data = prepare(&model, &options.data, options.max_seq_length, options.spill_folder())?;
     host.event(Event::Prepared(&data));
     let sums = (model_sum(&model.files), data.sum());
-    let mut run = Run::new(options, model, data, keeper.resumes(), peak.look())?;
+    let mut run = Run::new(options, (model, sums.0), data, keeper.resumes(), peak.look())?;
     let (passes, filled) = run.passes.first_epoch(&run.data.train.tokens, run.plan.program.tokens);
     host.event(Event::Laid { packed: options.pack, passes, filled });
     let options = &options.with_epochs_of(passes);
@@ -71,14 +71,16 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
     run.cpu.heed(control.flag());
     control.enter(State::Running);
     let mut steps = Steps::new(options, host, control, &mut run, &mut keeper, &mut peak, progress);
-    (steps.alone, steps.start) = (alone.map(|alone| alone.rate()), start);
+    // A step that leaves something out has no operations to count.
+    let rate = alone.filter(|_| options.drop_backward == 0.0).map(|alone| alone.rate());
+    (steps.alone, steps.start) = (rate, start);
     let Some((last, progress)) = steps.all()? else {
         return Ok(Ending::Stopped { iter: keeper.last_iter(), iters: options.iters });
     };
     // What was taken for another checkpoint is more than the adapter needs.
     keeper.give_back()?;
     match progress.kept {
-        None => run.save(options)?,
+        None => run.save(options, progress.iter)?,
         Some(_) if progress.best.iter() == Some(progress.iter) => {}
         // What is measured from here on is what was kept.
         Some(_) => {
@@ -119,10 +121,20 @@ pub(super) struct Run {
     pub bytes: Option<usize>,
     folder: PathBuf,
     batch_size: usize,
+    /// Most records of a pass, each as often as a step looks at it.
+    records: usize,
+    /// The model's sum.
+    model: [u8; 32],
 }
 
 impl Run {
-    fn new(options: &TrainOptions, model: Model, data: Prepared, resumes: bool, so_far: Resident) -> Result<Self> {
+    fn new(
+        options: &TrainOptions,
+        (model, sum): (Model, [u8; 32]),
+        data: Prepared,
+        resumes: bool,
+        so_far: Resident,
+    ) -> Result<Self> {
         let folder = options.spill_folder().to_path_buf();
         let (lora, saved) = match &options.lora {
             LoraChoice::New(spec) => (spec.clone(), None),
@@ -131,6 +143,7 @@ impl Run {
                 (adapter::spec(folder, &saved)?, Some((folder, saved)))
             }
         };
+        let lora = options.method.adapt(lora, saved.is_some())?;
         let graph = model.config.graph(Some(&lora))?;
         let weights = Weights::bind(model.files, &model.config, &graph)?;
         if data.valid.is_none() && options.keeps_best() {
@@ -148,19 +161,21 @@ impl Run {
         let batches = Batches::new(data.train.tokens.len(), options.shuffle, options.seed);
         let room = options.batch_size * length;
         // Its memory is taken before the plan is made, which counts it.
-        let passes = match options.pack {
+        let mut passes = match options.pack {
             true => Passes::packed(batches, &data.train.tokens, room, options.seed),
             false => Passes::plain(batches, options.batch_size),
         };
         let mut task = Task::training(options, &model.config, weights.types(), lora.clone(), length, so_far.total)?;
         task.validates = data.valid.is_some() || data.test.is_some();
+        task.log = options.with_epochs_of(passes.first_epoch(&data.train.tokens, room).0).log();
         let task = task.with_disk(&folder, options.budget)?;
         let plan = task.choose(options.budget)?;
         let bytes = options.budget.bytes()?;
         let (task, plan) = in_time(task, plan, bytes, options.keeping.within)?;
         memory::trim();
         let records = if options.pack { passes::WINDOW } else { options.batch_size };
-        let rows = Rows::with_capacity(records.max(options.batch_size), room, longest);
+        let records = records.max(options.batch_size) * task.groups;
+        let rows = Rows::with_capacity(records, plan.program.tokens, longest);
         let mut cpu = Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &programs(&plan), &folder)?;
         cpu.quicken(&graph, options.lora_plus);
         match saved {
@@ -171,7 +186,22 @@ impl Run {
         }
         let flops = Flops::of(&plan.program, &graph);
         let batch_size = options.batch_size;
-        Ok(Self { task, graph, lora, cpu, data, passes, rows, plan, flops, bytes, folder, batch_size })
+        Ok(Self {
+            task,
+            graph,
+            lora,
+            cpu,
+            data,
+            passes,
+            rows,
+            plan,
+            flops,
+            bytes,
+            folder,
+            batch_size,
+            records,
+            model: sum,
+        })
     }
 
     /// Goes over to the best plan for `bytes`; all that was learnt has to come back from disk after it. Whether there was another one.
@@ -184,6 +214,9 @@ impl Run {
         memory::trim();
         self.cpu.lay_out(&self.graph, plan.layout.clone(), &programs(&plan), &self.folder)?;
         self.flops = Flops::of(&plan.program, &self.graph);
+        if plan.program.tokens != self.plan.program.tokens {
+            self.rows = Rows::with_capacity(self.records, plan.program.tokens, self.data.longest());
+        }
         self.plan = plan;
         Ok(true)
     }
@@ -205,11 +238,15 @@ impl Run {
         Err(Error::Numbers(format!("the loss of the test set is {}", outcome.loss)))
     }
 
-    /// Puts the adapter in its place.
-    pub fn save(&self, options: &TrainOptions) -> Result<()> {
-        let (name, kept) = (options.model.name(), options.kept.as_deref());
-        let (graph, beside) = (&self.graph, &self.data.beside);
-        adapter::save(&self.cpu, graph, &self.lora, &name, kept, beside, &options.adapter_path)
+    /// Puts the adapter in its place, and beside it what its `iter` updates were where that is kept.
+    pub fn save(&self, options: &TrainOptions, iter: usize) -> Result<()> {
+        let (graph, beside, kept) = (&self.graph, &self.data.beside, options.kept.as_deref());
+        let config = adapter::config(graph, &self.lora, &options.model.name());
+        let words = options.method.zeroth().map(|zeroth| zeroth.words());
+        let header = words.map(|_| replay::header(options, self.model, &config)).transpose()?;
+        let numbers = &self.cpu.log()[..iter * words.unwrap_or(0)];
+        let updates = header.as_ref().map(|header| (&header[..], numbers));
+        adapter::save(&self.cpu, graph, &config, kept, updates, beside, &options.adapter_path)
     }
 }
 

@@ -22,10 +22,10 @@ const NAP: Duration = Duration::from_millis(20);
 
 /// A run that steps.
 pub(super) struct Steps<'a> {
-    options: &'a TrainOptions,
+    pub(super) options: &'a TrainOptions,
     host: &'a mut dyn Host,
     control: &'a Control,
-    run: &'a mut Run,
+    pub(super) run: &'a mut Run,
     keeper: &'a mut Keeper,
     peak: &'a mut Peak,
     progress: Progress,
@@ -53,13 +53,13 @@ struct Window {
 
 /// What an update found and worked on.
 #[derive(Default)]
-struct Work {
-    outcome: Outcome,
+pub(super) struct Work {
+    pub outcome: Outcome,
     /// Whether its numbers were bad, so that it was not applied.
-    bad: bool,
-    tokens: u64,
+    pub bad: bool,
+    pub tokens: u64,
     /// Operations of its products.
-    flops: f64,
+    pub flops: f64,
 }
 
 /// The last validation, where there is a validation set, and where the run ended.
@@ -155,7 +155,7 @@ impl<'a> Steps<'a> {
         let (options, progress) = (self.options, &mut self.progress);
         let verdict = progress.best.take(progress.iter, outcome.mean_loss(), options.early_stopping);
         if verdict == Verdict::Better && options.keeps_best() {
-            self.run.save(options)?;
+            self.run.save(options, progress.iter)?;
             progress.kept = Some(outcome.into());
         }
         if verdict == Verdict::Enough && progress.iter < options.iters {
@@ -252,10 +252,14 @@ impl<'a> Steps<'a> {
         let iter = next.iter;
         self.host.event(Event::Step { iter, iters: self.options.iters });
         let lr = self.options.schedule.rate(iter, self.options.iters) * 0.5_f32.powi(next.halvings as i32);
-        if iter == 1 {
+        let zeroth = self.options.method.zeroth();
+        if iter == 1 && zeroth.is_none() && self.options.drop_backward == 0.0 {
             self.run.cpu.watch();
         }
-        let work = self.update(&mut next, lr)?;
+        let work = match zeroth {
+            Some(zeroth) => self.along_directions(zeroth, &mut next, lr)?,
+            None => self.update(&mut next, lr)?,
+        };
         let loss = work.outcome.loss / work.outcome.targets.max(1) as f64;
         if work.bad {
             if !loss.is_finite() && !self.searched {
@@ -271,11 +275,8 @@ impl<'a> Steps<'a> {
             next.since.losses += loss;
             next.since.counted += 1;
         }
-        if iter == 1 {
-            let sums = self.run.cpu.watched().unwrap_or_default();
-            if loss.is_finite() {
-                numbers::check_first_gradients(&sums, &self.run.graph)?;
-            }
+        if let Some(sums) = self.run.cpu.watched().filter(|_| loss.is_finite()) {
+            numbers::check_first_gradients(&sums, &self.run.graph)?;
         }
         next.trained += work.tokens;
         self.progress = next;
@@ -358,6 +359,9 @@ impl<'a> Steps<'a> {
         let (step, passes) = (run.passes.step(), options.accumulation as u64);
         let sums = run.plan.program.mode == Mode::Accumulate;
         let limit = next.spikes.limit(options.max_loss_z);
+        if options.drop_backward > 0.0 {
+            run.cpu.drop_blocks(options.drop_backward, options.seed, next.iter as u64);
+        }
         run.cpu.limit_loss(if passes > 1 { f64::INFINITY } else { limit });
         let first = next.position;
         next.position += passes * step;
@@ -410,7 +414,7 @@ impl<'a> Steps<'a> {
 }
 
 fn rule(options: &TrainOptions, step: usize, lr: f32) -> Rule {
-    let weight_decay = options.weight_decay.unwrap_or(options.optimizer.default_decay());
+    let weight_decay = options.decay();
     let adamw = AdamW { lr, weight_decay, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: step as u64 };
     match options.optimizer {
         Optimizer::AdamW => Rule::AdamW(adamw),

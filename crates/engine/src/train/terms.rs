@@ -18,7 +18,7 @@ use crate::plan::Machine;
 const SAMPLE: usize = 4096;
 
 /// Names of terms that no permission changes: with others, the state has another shape or meaning.
-const FIXED: [&str; 6] = ["model", "lora-rank", "lora-alpha", "lora-targets", "num-layers", "optimizer"];
+const FIXED: [&str; 7] = ["model", "method", "lora-rank", "lora-alpha", "lora-targets", "num-layers", "optimizer"];
 
 /// By name, as the command line calls them where it does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct Terms(BTreeMap<String, String>);
 impl Terms {
     /// Those of a run over the model and data of these sums.
     pub fn of(options: &TrainOptions, lora: &LoraSpec, machine: Machine, model: [u8; 32], data: [[u8; 32]; 2]) -> Self {
-        let decay = options.weight_decay.unwrap_or(options.optimizer.default_decay());
+        let decay = options.decay();
         // In f32 every instruction set gives the same bits; in bf16 each sums in its own order.
         let precision = match machine.precision {
             Precision::F32 => "f32".into(),
@@ -37,6 +37,7 @@ impl Terms {
         let spikes = options.max_loss_z.map_or("none".into(), |z| z.to_string());
         let terms = [
             ("model", hex(model)),
+            ("method", options.method.name().into()),
             ("data", hex(data[0])),
             ("lora-rank", lora.rank.to_string()),
             ("lora-alpha", lora.alpha.to_string()),
@@ -54,6 +55,8 @@ impl Terms {
             ("warmup-steps", options.schedule.warmup.to_string()),
             ("shuffle", options.shuffle.to_string()),
             ("seed", options.seed.to_string()),
+            ("drop-backward", options.drop_backward.to_string()),
+            ("zo-eps", options.zo_eps().to_string()),
             ("max-grad-norm", norm),
             ("max-loss-z", spikes),
             ("precision", precision),
@@ -109,7 +112,7 @@ fn kind(lora: &LoraSpec) -> String {
     format!("rslora {stabilized}, dora {dora}, dropout {dropout}, ranks {ranks:?}, alphas {alphas:?}")
 }
 
-fn hex(sum: [u8; 32]) -> String {
+pub(super) fn hex(sum: [u8; 32]) -> String {
     sum.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

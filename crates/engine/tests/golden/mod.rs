@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use pocketune::backend::{Batch, Cpu, NO_LABEL, Noise, Rule, Weights};
+use pocketune::backend::{Batch, Cpu, Group, NO_LABEL, Noise, Rule, Weights};
 use pocketune::families::Config;
 use pocketune::graph::{Graph, LoraSpec, ParamId, Target};
 use pocketune::model::{Model, Source};
@@ -23,6 +23,10 @@ pub struct Golden {
     pub states: States,
     /// The share of adapters' inputs that its cases drop.
     pub dropout: f32,
+    /// Whether first factors stay as they are.
+    pub frozen_a: bool,
+    /// How often its cases go through their records, each time as a group of its own; once without groups where 0.
+    pub groups: usize,
     model: PathBuf,
     folder: PathBuf,
     expected: BTreeMap<String, (Vec<f32>, Vec<u32>)>,
@@ -57,6 +61,8 @@ impl Golden {
             name: name.into(),
             states: States::F32,
             dropout: 0.0,
+            frozen_a: false,
+            groups: 0,
             model: root().join(name),
             expected: expected.collect(),
             folder,
@@ -118,7 +124,8 @@ impl Golden {
         let model = Model::open(&Source::Path(self.model.clone())).unwrap();
         let folder = self.folder.join("adapter");
         let saved = Adapter::open(&folder).unwrap();
-        let lora = LoraSpec { dropout: self.dropout, ..adapter::spec(&folder, &saved).unwrap() };
+        let spec = adapter::spec(&folder, &saved).unwrap();
+        let lora = LoraSpec { dropout: self.dropout, frozen_a: self.frozen_a, ..spec };
         let graph = model.config.graph(with_adapter.then_some(&lora)).unwrap();
         let weights = Weights::bind(model.files, &model.config, &graph).unwrap();
         let machine = Machine { threads, isa, precision };
@@ -133,7 +140,7 @@ impl Golden {
             }),
             Some(lengths) => lengths.map(|len| next((0..len as u32).map(|i| i * 7 % 90).collect())),
         };
-        let tokens = records[0].ids.len() + records[1].ids.len();
+        let tokens = (records[0].ids.len() + records[1].ids.len()) * self.groups.max(1);
         let (types, states) = (weights.types(), self.states);
         let program = plan::compile(Request { graph: &graph, types: &types, tokens, machine, policy, mode, states });
         let kv_width = model.config.kv_heads * model.config.head_dim;
@@ -142,7 +149,7 @@ impl Golden {
         if with_adapter {
             adapter::load(&mut cpu, &graph, &folder, &saved).unwrap();
         }
-        Case { graph, program, cpu, records }
+        Case { graph, program, cpu, records, groups: self.groups }
     }
 }
 
@@ -152,6 +159,7 @@ pub struct Case {
     pub program: Program,
     pub cpu: Cpu,
     records: [Record; 2],
+    groups: usize,
 }
 
 /// Tokens, and what each is to predict.
@@ -163,13 +171,21 @@ struct Record {
 impl Case {
     /// The rows of both records.
     pub fn batch(&self) -> Rows {
+        if self.groups == 0 { self.batch_of(&[]) } else { self.batch_of(&(0..self.groups).collect::<Vec<_>>()) }
+    }
+
+    /// The rows of both records for each of these groups; once without groups where there are none.
+    pub fn batch_of(&self, groups: &[usize]) -> Rows {
         let mut rows = Rows::default();
-        for Record { ids, labels } in &self.records {
-            let start = rows.ids.len();
-            rows.segments.push(Segment { q_start: start, q_len: ids.len(), k_start: start, k_len: ids.len() });
-            rows.ids.extend(ids);
-            rows.positions.extend(0..ids.len() as u32);
-            rows.labels.extend(labels);
+        for at in 0..groups.len().max(1) {
+            for Record { ids, labels } in &self.records {
+                let start = rows.ids.len();
+                rows.segments.push(Segment { q_start: start, q_len: ids.len(), k_start: start, k_len: ids.len() });
+                rows.ids.extend(ids);
+                rows.positions.extend(0..ids.len() as u32);
+                rows.labels.extend(labels);
+            }
+            rows.groups.extend(groups.get(at).map(|&number| Group { end: rows.ids.len(), number }));
         }
         rows
     }
@@ -201,7 +217,8 @@ impl Case {
     }
 
     fn logits_at(&mut self, ids: &[u32], positions: &[u32], past: usize) -> Vec<f32> {
-        let batch = Batch { ids, positions, labels: &[], segments: &[], targets: 0, noise: Noise::default() };
+        let batch =
+            Batch { ids, positions, labels: &[], segments: &[], targets: 0, noise: Noise::default(), groups: &[] };
         self.cpu.run(&self.program, batch, past, None).unwrap();
         self.cpu.logits(&self.program).to_vec()
     }
@@ -251,6 +268,7 @@ pub struct Rows {
     positions: Vec<u32>,
     labels: Vec<u32>,
     segments: Vec<Segment>,
+    groups: Vec<Group>,
 }
 
 impl Rows {
@@ -263,6 +281,7 @@ impl Rows {
             segments: &self.segments,
             targets,
             noise: Noise::default(),
+            groups: &self.groups,
         }
     }
 }

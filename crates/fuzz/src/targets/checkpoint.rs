@@ -127,7 +127,7 @@ fn file(header: &str, body: &[u8]) -> Vec<u8> {
 }
 
 /// The header of a run of the built-in model, as it was written.
-const HEADER: &str = r#"{"format":1,"terms":{"batch-size":"4","data":"ec35","iters":"2000","lora-targets":"[Q, K]","seed":"0"},"progress":{"iter":2,"position":8,"trained":588,"skipped":0,"undone":0,"bad_in_a_row":0,"halvings":0,"since":{"losses":4619719046573689722,"counted":2},"spikes":{"mean":4615215446946319226,"variance":4571210268910618272,"count":2},"first_loss":9221120237041090560,"last_loss":9221120237041090560,"valid_before":{"loss":4664844225254785024,"hits":833,"targets":1970},"validated":0,"best":{"lowest":null,"worse":0},"kept":null},"adapter":2,"optimizer":4}"#;
+const HEADER: &str = r#"{"format":2,"terms":{"batch-size":"4","data":"ec35","iters":"2000","lora-targets":"[Q, K]","seed":"0"},"progress":{"iter":2,"position":8,"trained":588,"skipped":0,"undone":0,"bad_in_a_row":0,"halvings":0,"since":{"losses":4619719046573689722,"counted":2},"spikes":{"mean":4615215446946319226,"variance":4571210268910618272,"count":2},"first_loss":9221120237041090560,"last_loss":9221120237041090560,"valid_before":{"loss":4664844225254785024,"hits":833,"targets":1970},"validated":0,"best":{"lowest":null,"worse":0},"kept":null},"adapter":2,"optimizer":4,"log":0}"#;
 
 fn seeds() -> Vec<Seed> {
     let padded = format!("{HEADER}{}", " ".repeat(100));

@@ -1,5 +1,7 @@
 //! What a run of a program reads, and what it found.
 
+use std::ops::Range;
+
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::dropout::Mask;
 use pocketune_kernels::philox::Philox;
@@ -22,6 +24,35 @@ pub struct Batch<'a> {
     pub targets: usize,
     /// Where its random numbers come from.
     pub noise: Noise,
+    /// Rows that see the same perturbation, one after another; none where nothing is perturbed.
+    pub groups: &'a [Group],
+}
+
+/// Rows that see the same perturbation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// One past the last of its rows; they begin where those of the group before end.
+    pub end: usize,
+    /// Which one it is of the update's.
+    pub number: usize,
+}
+
+impl<'a> Batch<'a> {
+    /// The parts of the rows `window` by group, counted from its start, with the group's number.
+    pub(super) fn parts(&self, window: &Range<usize>) -> impl Iterator<Item = (Range<usize>, usize)> + use<'a> {
+        let (from, to) = (window.start, window.end);
+        let mut start = 0;
+        self.groups.iter().filter_map(move |group| {
+            let rows = start.max(from)..group.end.min(to);
+            start = group.end;
+            (rows.start < rows.end).then(|| (rows.start - from..rows.end - from, group.number))
+        })
+    }
+
+    /// The number of the group that a row is of.
+    pub(super) fn group_of(&self, row: usize) -> usize {
+        self.groups.iter().find(|group| row < group.end).map_or(0, |group| group.number)
+    }
 }
 
 /// What the random numbers of a pass are a function of.
@@ -54,6 +85,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Both together.
+    pub fn plus(self, other: Self) -> Self {
+        Self { loss: self.loss + other.loss, hits: self.hits + other.hits, targets: self.targets + other.targets }
+    }
+
     /// Mean loss of a target.
     pub fn mean_loss(&self) -> f64 {
         self.loss / self.targets.max(1) as f64

@@ -169,11 +169,13 @@ impl Cpu {
                     self.weights.release_rows(head.weight, strip);
                 }
             }
-            for (row, &label) in piece.labels.iter().enumerate() {
-                outcome.loss += f64::from(state.loss(row));
-                outcome.hits += usize::from(state.hit(row, label));
+            for (row, (place, &label)) in labelled.clone().zip(piece.labels).enumerate() {
+                let found =
+                    Outcome { loss: f64::from(state.loss(row)), hits: usize::from(state.hit(row, label)), targets: 1 };
+                outcome = outcome.plus(found);
+                let sum = &self.sums[batch.group_of(place)];
+                sum.set(sum.get().plus(found));
             }
-            outcome.targets += count;
             for (sums, total) in sums.chunks_exact_mut(c).zip(&*state.total).filter(|_| gx.is_some()) {
                 let share = scale / total;
                 sums.iter_mut().for_each(|x| *x *= share);

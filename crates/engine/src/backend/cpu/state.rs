@@ -50,6 +50,27 @@ impl Cpu {
         Ok(())
     }
 
+    /// The log of updates, where the layout has one.
+    pub fn log(&self) -> &[f32] {
+        self.layout.log.map_or(&[], |span| self.arena.get(span.range()))
+    }
+
+    /// The log of updates, to change.
+    pub fn log_mut(&mut self) -> &mut [f32] {
+        match self.layout.log {
+            Some(span) => self.arena.get_mut(span.range()),
+            None => &mut [],
+        }
+    }
+
+    /// Writes into the log what update `iter` (from 1) was.
+    pub fn log_update(&mut self, iter: usize, coefficients: &[f32], keep: f32) {
+        let words = coefficients.len() + 1;
+        let update = &mut self.log_mut()[(iter - 1) * words..iter * words];
+        update[..words - 1].copy_from_slice(coefficients);
+        update[words - 1] = keep;
+    }
+
     /// Where in the spill file the parts of a state lie, and how long they are.
     fn paged_parts(&self, id: ParamId, longest: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let len = self.state_len(id);

@@ -80,6 +80,9 @@ impl Cpu {
     /// When the disk fails.
     pub fn apply_grads(&mut self, rule: Rule, scale: f32) -> Result<()> {
         for at in 0..self.layout.grads.len() {
+            if self.layout.grads[at].len == 0 || self.blocks[at].is_some_and(|block| self.dropped[block]) {
+                continue;
+            }
             // SAFETY: no other slice of the arena is alive; `update` writes the matrix and its states, which lie apart.
             let grad = unsafe { self.arena.write(self.layout.grads[at].range()) };
             if scale != 1.0 {

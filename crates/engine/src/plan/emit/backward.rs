@@ -10,7 +10,7 @@ impl Emitter<'_> {
     pub(super) fn differentiate(&mut self, at: usize) {
         let node = self.node(at);
         let Some(g) = node.outputs.first().and_then(|&output| self.take_grad(output)) else { return };
-        for value in node.derivative_reads(&self.needs) {
+        for value in node.derivative_reads(self.request.graph, &self.needs) {
             self.materialise(value);
         }
         let input = |i: usize| node.inputs[i];
@@ -59,7 +59,7 @@ impl Emitter<'_> {
                 self.pass(input(1), up);
             }
             Op::Activation { act } => {
-                let read = node.derivative_reads(&self.needs);
+                let read = node.derivative_reads(self.request.graph, &self.needs);
                 let x = read.first().and_then(|x| self.live[x.0].take()).expect("materialised");
                 self.instrs.push(Instr::ActivationBackward { act: *act, x, g });
                 self.pass(input(0), x);
@@ -80,8 +80,11 @@ impl Emitter<'_> {
             let Op::LoraDown { a, .. } = down.op else { unreachable!("h comes from LoraDown") };
             let a = (down.inputs[0] == node.inputs[0]).then_some(a);
             scratch = self.nt_f32(b).max(self.tn(b));
-            let gh = self.value_buffer(h, Kind::Work);
-            self.set_grad(h, gh);
+            let gh = self.needs[h.0].then(|| {
+                let gh = self.value_buffer(h, Kind::Work);
+                self.set_grad(h, gh);
+                gh
+            });
             LoraUp { a, b, scale, h: self.at(h), gh, gb: self.grad(b) }
         });
         if gx.is_some() {
@@ -94,15 +97,19 @@ impl Emitter<'_> {
         }
     }
 
-    /// The gradient of A. That of the input went with the linear's where both read the same one.
+    /// The gradient of A, where it is trained. That of the input went with the linear's where both read the same one.
     fn lora_down(&mut self, a: ParamId, x: ValueId, gh: Buf) {
-        let ga = self.grad(a);
+        let ga = self.request.graph.params[a.0].trained.then(|| (self.at(x), self.grad(a)));
         let apart = matches!(self.node(self.producers[x.0]).op, Op::Dropout { .. });
         let gx = if apart { self.target(x) } else { None };
-        let room = if gx.is_some() { self.tn(a).max(self.nn_f32(a)) } else { self.tn(a) };
-        let (scratch, x) = (self.scratch(room), self.at(x));
-        self.instrs.push(Instr::LoraDownBackward { a, x, gh, gx, ga, scratch });
-        self.update(a, ga);
+        let room = ga.map_or(0, |_| self.tn(a)).max(gx.map_or(0, |_| self.nn_f32(a)));
+        if ga.is_some() || gx.is_some() {
+            let scratch = self.scratch(room);
+            self.instrs.push(Instr::LoraDownBackward { a, gh, gx, ga, scratch });
+        }
+        if let Some((_, grad)) = ga {
+            self.update(a, grad);
+        }
     }
 
     pub(super) fn grad(&mut self, param: ParamId) -> Grad {

@@ -47,17 +47,22 @@ impl Emitter<'_> {
                 Instr::Dropout { share: *share, stream: *stream, x, out: self.define(node.outputs[0]) }
             }
             Op::LoraDown { a, scale } => {
-                let scratch = self.scratch(self.nt_f32(*a));
+                let room = if self.perturbs() { self.moved(*a) } else { self.nt_f32(*a) };
+                let scratch = self.scratch(room);
                 Instr::LoraDown { a: *a, scale: *scale, x: self.at(input(0)), h: self.define(node.outputs[0]), scratch }
             }
             Op::Linear { weight, bias, lora } => {
-                let made = lora.and_then(|_| self.just_made(self.at(input(0)), self.at(input(1))));
+                let down = lora.filter(|_| !self.perturbs());
+                let made = down.and_then(|_| self.just_made(self.at(input(0)), self.at(input(1))));
                 let lora = lora.map(|(b, _)| LoraAdd { b, h: self.at(input(1)), down: made.map(|made| made.0) });
                 let needed = self.nt(*weight, lora.map(|lora| lora.b));
                 let scratch = match made {
                     Some((_, scratch)) => self.grow(scratch, needed),
                     None => self.scratch(needed),
                 };
+                if let (Some(lora), true) = (lora, self.perturbs()) {
+                    self.grow(scratch, self.moved(lora.b));
+                }
                 if let (Some(lora), Mode::Generate { .. }) = (lora, self.request.mode) {
                     // One row is not multiplied with tiles, and then what the adapter adds is a product of its own.
                     self.grow(scratch, self.nn_f32(lora.b));

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::Emitter;
 use crate::graph::{Op, Role, Stage, ValueId};
 use crate::plan::policy::Spill;
-use crate::plan::{Instr, Kind};
+use crate::plan::{Instr, Kind, Passage, Region};
 
 const STAGES: [Stage; 3] = [Stage::Before, Stage::Attention, Stage::After];
 
@@ -190,6 +190,9 @@ impl Emitter<'_> {
 
     /// The backward pass of one block, stage by stage.
     fn backward_block(&mut self, block: usize) {
+        let start = self.instrs.len();
+        let output = self.inputs.get(block + 1).copied().or_else(|| self.last_output());
+        let from = output.and_then(|output| self.grads[output.0]);
         for stage in STAGES.into_iter().rev() {
             let nodes = self.stage(block, stage);
             self.provide(stage, nodes.clone());
@@ -199,10 +202,19 @@ impl Emitter<'_> {
             }
             self.close();
         }
+        if let Some(from) = from {
+            let (instrs, to) = (Region { start, end: self.instrs.len() }, self.grads[self.inputs[block].0]);
+            self.passages.push(Passage { block, instrs, from, to });
+        }
         for at in self.made(block) {
             self.live[at] = None;
         }
         self.live[self.inputs[block].0] = None;
+    }
+
+    /// What the last block makes for what comes after all blocks.
+    fn last_output(&self) -> Option<ValueId> {
+        (0..self.request.graph.values.len()).map(ValueId).find(|&value| self.is_last(value))
     }
 
     /// Computes what the stage's derivatives need from other stages and isn't there.
@@ -211,7 +223,7 @@ impl Emitter<'_> {
         for at in nodes {
             let node = self.node(at);
             if node.outputs.iter().any(|output| self.needs[output.0]) {
-                for value in node.derivative_reads(&self.needs) {
+                for value in node.derivative_reads(self.request.graph, &self.needs) {
                     self.find_missing(value, &mut missing);
                 }
             }

@@ -54,6 +54,12 @@ impl Emitter<'_> {
         matmul::nn_scratch(shape, m.threads, m.isa, m.precision)
     }
 
+    /// A matrix that is moved, and its products in f32.
+    pub(super) fn moved(&self, param: ParamId) -> usize {
+        let decl = self.request.graph.params[param.0];
+        decl.len() + thin(self.request, decl.rank, decl.cols, self.rows())
+    }
+
     pub(super) fn tn(&self, param: ParamId) -> usize {
         let (decl, m) = (self.request.graph.params[param.0], self.request.machine);
         matmul::tn_scratch(self.rows(), decl.rank, decl.cols, m.threads, m.isa, m.precision)

@@ -30,6 +30,8 @@ fn plans() -> Vec<Plan> {
         types: &types,
         length: 128,
         batch: 2,
+        groups: 1,
+        log: 0,
         machine: Machine { threads: 2, isa: Isa::Scalar, precision: Precision::F32 },
         mode,
         validates: true,

@@ -1,0 +1,165 @@
+//! How an adapter is trained, by name: what is trained and how its change is found, the defaults of the paper that a name comes from, and
+//! one sentence on what is exact about it. What does not go together is refused here, with the nearest thing that works.
+
+use super::zeroth::Zeroth;
+use crate::backend::{Law, Sides, Still};
+use crate::error::{Error, Result};
+use crate::graph::{LoraSpec, Naming, Target};
+
+/// A way to train.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// Gradients of every matrix of the adapter.
+    #[default]
+    Backprop,
+    /// Gradients of second factors alone.
+    LoraFa,
+    /// Gradients of factors and magnitudes.
+    Dora,
+    /// The slope along one direction, from losses on both of its sides.
+    Mezo,
+    /// The same, with the largest numbers left where they are.
+    SparseMezo,
+    /// Slopes along several directions at once, by how much they differ.
+    Fzoo,
+    /// The slope along a direction of low rank.
+    Lozo,
+    /// The slope along a direction in some of the blocks.
+    Lezo,
+}
+
+/// What a method starts from where the user named nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Defaults {
+    /// The learning rate.
+    pub rate: f32,
+    /// Rank of the adapters.
+    pub rank: usize,
+    /// Linears that get one, as they are typed.
+    pub targets: &'static str,
+}
+
+impl Method {
+    /// All of them.
+    pub const ALL: [Method; 8] = [
+        Method::Backprop,
+        Method::LoraFa,
+        Method::Dora,
+        Method::Mezo,
+        Method::SparseMezo,
+        Method::Fzoo,
+        Method::Lozo,
+        Method::Lezo,
+    ];
+
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Method::Backprop => "backprop",
+            Method::LoraFa => "lora-fa",
+            Method::Dora => "dora",
+            Method::Mezo => "mezo",
+            Method::SparseMezo => "sparse-mezo",
+            Method::Fzoo => "fzoo",
+            Method::Lozo => "lozo",
+            Method::Lezo => "lezo",
+        }
+    }
+
+    /// What it does, and what of it is exact.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Method::Backprop => "Exact gradients of the whole adapter",
+            Method::LoraFa => {
+                "Exact gradients of second factors; first factors stay as they were drawn, and their inputs are not kept"
+            }
+            Method::Dora => {
+                "Exact gradients of factors and magnitudes, with the lengths of rows as constants, as its paper has them"
+            }
+            Method::Mezo => {
+                "No gradient: an estimate of the slope along one random direction, from two exact losses; needs many more updates"
+            }
+            Method::SparseMezo => "mezo, with the three quarters of every matrix that are largest left where they are",
+            Method::Fzoo => {
+                "No gradient: an estimate from nine exact losses along eight directions of signs, normed by how far losses scatter"
+            }
+            Method::Lozo => "mezo along directions of rank 2, half of which stays for 50 updates",
+            Method::Lezo => "mezo in a quarter of the blocks, chosen anew for every update",
+        }
+    }
+
+    /// The method called `name`.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|method| method.name() == name)
+    }
+
+    /// What it starts from: of methods without gradients, what their papers have for LoRA.
+    pub const fn defaults(self) -> Defaults {
+        match self {
+            Method::Backprop | Method::LoraFa | Method::Dora => Defaults { rate: 1e-4, rank: 8, targets: "all-linear" },
+            Method::Mezo | Method::SparseMezo | Method::Lozo | Method::Lezo => {
+                Defaults { rate: 1e-4, rank: 8, targets: "q_proj,v_proj" }
+            }
+            Method::Fzoo => Defaults { rate: 1e-3, rank: 8, targets: "q_proj,v_proj" },
+        }
+    }
+
+    /// How it looks at losses, where it has no gradients.
+    pub const fn zeroth(self) -> Option<Zeroth> {
+        let mezo = Zeroth { law: Law::Normal, sides: Sides::Two, still: Still::Nothing, eps: 1e-2, renew: 1 };
+        Some(match self {
+            Method::Backprop | Method::LoraFa | Method::Dora => return None,
+            Method::Mezo => mezo,
+            Method::SparseMezo => Zeroth { still: Still::Large(0.75), ..mezo },
+            Method::Fzoo => Zeroth { law: Law::Signs, sides: Sides::One(8), ..mezo },
+            Method::Lozo => Zeroth { law: Law::LowRank(2), renew: 50, ..mezo },
+            Method::Lezo => Zeroth { still: Still::Blocks(0.75), ..mezo },
+        })
+    }
+
+    /// The adapters of `spec` as this method trains them; `given` where they come from a file.
+    ///
+    /// # Errors
+    /// When it can't train such adapters.
+    pub fn adapt(self, spec: LoraSpec, given: bool) -> Result<LoraSpec> {
+        let fault = |fault: String| Err(Error::Option { option: "method", value: self.name().into(), fault });
+        let in_blocks = |what: &str| match end(&spec) {
+            Some(end) => fault(format!(
+                "it {what} the linears of blocks, not {end}; leave that out of --lora-targets, or take --method backprop"
+            )),
+            None => Ok(spec.clone()),
+        };
+        match self {
+            Method::Backprop => Ok(spec),
+            Method::Dora if given && !spec.dora => {
+                fault("the adapter to start from has no magnitudes; --method backprop trains it".into())
+            }
+            Method::Dora => Ok(LoraSpec { dora: true, ..spec }),
+            _ if spec.dora => fault("it is for plain LoRA; --method dora trains magnitudes".into()),
+            Method::LoraFa => Ok(LoraSpec { frozen_a: true, ..in_blocks("trains")? }),
+            _ if spec.dropout > 0.0 => {
+                fault("losses are compared with each other, so nothing may be dropped; leave --lora-dropout out".into())
+            }
+            Method::Mezo | Method::SparseMezo | Method::Fzoo | Method::Lozo | Method::Lezo => in_blocks("moves"),
+        }
+    }
+}
+
+/// The first of a model's ends that has an adapter.
+fn end(spec: &LoraSpec) -> Option<&'static str> {
+    Target::ENDS.into_iter().find(|end| spec.targets.contains(end)).and_then(|end| end.path(Naming::Llama))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_is_found_by_its_name() {
+        for method in Method::ALL {
+            assert_eq!(Method::named(method.name()), Some(method));
+            assert!(Target::parse_list(method.defaults().targets).is_ok());
+        }
+        assert_eq!(Method::named("gradient-descent"), None);
+    }
+}

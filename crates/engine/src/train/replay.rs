@@ -1,0 +1,156 @@
+//! A run without gradients as what it was: a seed, and a few numbers an update. They lie beside its adapter, and the adapter can be made of them
+//! again, to the bit, without data. A file for another model, or another start, is refused.
+
+use std::path::Path;
+
+use pocketune_formats::peft::{AdapterConfig, TENSORS_FILE, Targets};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::terms::{hex, model_sum};
+use super::zeroth::stirs;
+use super::{LoraChoice, Method, RunOptions, TrainOptions, adapter};
+use crate::backend::{Cpu, Weights};
+use crate::beside::Beside;
+use crate::error::{Error, Result};
+use crate::graph::{Graph, Layers, LoraSpec, Patterns, Target};
+use crate::model::{Model, Source};
+use crate::plan::{Layout, Mode, States};
+use crate::store::{UPDATES, read_updates};
+
+/// The form of the header and the numbers.
+const FORMAT: u32 = 1;
+
+/// What updates depend on beside their own numbers.
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    format: u32,
+    method: String,
+    seed: u64,
+    /// The model's sum.
+    model: String,
+    /// The sum of the adapter's file that the run started from; a fresh one is a function of the seed.
+    start: Option<String>,
+    /// The adapter, as PEFT describes it.
+    adapter: String,
+}
+
+/// The header of the updates that go beside an adapter.
+///
+/// # Errors
+/// When the adapter that the run started from is no longer there.
+pub(super) fn header(options: &TrainOptions, model: [u8; 32], adapter: &AdapterConfig) -> Result<Vec<u8>> {
+    let start = match &options.lora {
+        LoraChoice::New(_) => None,
+        LoraChoice::From(folder) => Some(start_sum(folder)?),
+    };
+    let (method, model) = (options.method.name().into(), hex(model));
+    let header = Header { format: FORMAT, method, seed: options.seed, model, start, adapter: adapter.to_json() };
+    Ok(serde_json::to_vec(&header).expect("numbers and words"))
+}
+
+fn start_sum(folder: &Path) -> Result<String> {
+    let path = folder.join(TENSORS_FILE);
+    let bytes = std::fs::read(&path).map_err(|error| Error::io(&path, error))?;
+    Ok(hex(Sha256::digest(bytes).into()))
+}
+
+/// A replay.
+#[derive(Clone, Debug)]
+pub struct ReplayOptions<'a> {
+    /// The folder of the run's adapter, of which the updates are read alone.
+    pub run: &'a Path,
+    /// The model that it was trained on.
+    pub model: &'a Source,
+    /// The adapter that it started from, where that was no fresh one.
+    pub start: Option<&'a Path>,
+    /// Where the adapter goes.
+    pub output: &'a Path,
+    /// How kernels run.
+    pub kernels: RunOptions,
+}
+
+/// Makes a run's adapter again, and says how many updates it is made of.
+///
+/// # Errors
+/// When the updates are damaged or are those of another model or start, or the system fails.
+pub fn replay(options: &ReplayOptions) -> Result<usize> {
+    let path = options.run.join(UPDATES);
+    let (text, numbers) = read_updates(&path)?;
+    let fault = |fault: String| Error::Checkpoint { path: path.clone(), fault };
+    let header: Header = serde_json::from_slice(&text).map_err(|error| fault(format!("an unknown header: {error}")))?;
+    if header.format != FORMAT {
+        return Err(fault(format!("updates of format {}, where this program knows {FORMAT}", header.format)));
+    }
+    let zeroth = Method::named(&header.method).and_then(Method::zeroth);
+    let zeroth = zeroth.ok_or_else(|| fault(format!("no method is called {}", header.method)))?;
+    let model = Model::open(options.model)?;
+    if hex(model_sum(&model.files)) != header.model {
+        return Err(fault("these are updates of another model".into()));
+    }
+    let spec = spec(&header.adapter).ok_or_else(|| fault("an adapter that no such run has".into()))?;
+    let graph = model.config.graph(Some(&spec))?;
+    let weights = Weights::bind(model.files, &model.config, &graph)?;
+    let layout = Layout::new(&graph, States::None, false, 0, Mode::Evaluate, 0);
+    let mut cpu = Cpu::new(options.kernels.machine()?, weights, &graph, layout, &[], &std::env::temp_dir())?;
+    start(&mut cpu, &graph, &header, options.start, &fault)?;
+    let updates = numbers.chunks_exact(zeroth.words()).enumerate();
+    let count = updates.len();
+    for (at, update) in updates {
+        let (keep, coefficients) = update.split_last().expect("a number for what is left, at least");
+        if stirs(coefficients, *keep) {
+            cpu.aim(zeroth.aim(header.seed, at + 1, 0.0), &graph);
+            cpu.step_along(coefficients, *keep);
+        }
+    }
+    let name = options.model.name();
+    adapter::save(
+        &cpu,
+        &graph,
+        &adapter::config(&graph, &spec, &name),
+        None,
+        None,
+        &Beside::default(),
+        options.output,
+    )?;
+    Ok(count)
+}
+
+/// Brings the adapter to where the run started.
+fn start(
+    cpu: &mut Cpu,
+    graph: &Graph,
+    header: &Header,
+    from: Option<&Path>,
+    fault: &dyn Fn(String) -> Error,
+) -> Result<()> {
+    match (&header.start, from) {
+        (None, None) => adapter::initialise(cpu, graph, header.seed),
+        (None, Some(_)) => return Err(fault("the run started from a fresh adapter; leave --init-adapter out".into())),
+        (Some(_), None) => return Err(fault("the run started from another adapter; --init-adapter names it".into())),
+        (Some(sum), Some(folder)) if start_sum(folder)? == *sum => {
+            adapter::load(cpu, graph, folder, &adapter::open(folder)?)?;
+        }
+        (Some(_), Some(folder)) => {
+            return Err(fault(format!("the run started from another adapter than {}", folder.display())));
+        }
+    }
+    Ok(())
+}
+
+/// The adapters that a configuration describes: on linears of blocks, by their own names.
+fn spec(text: &str) -> Option<LoraSpec> {
+    let config = AdapterConfig::from_json(serde_json::from_str::<serde_json::Value>(text).ok()?.as_object()?).ok()?;
+    let Targets::Modules(names) = &config.targets else { return None };
+    let alphas = config.alphas.0.iter().map(|(name, alpha)| (name.clone(), *alpha as f32));
+    Some(LoraSpec {
+        rank: config.rank,
+        alpha: config.alpha as f32,
+        targets: Target::parse_list(&names.join(",")).ok()?,
+        layers: config.layers.map_or(Layers::All, Layers::Only),
+        ranks: config.ranks.clone(),
+        alphas: Patterns(alphas.collect()),
+        stabilized: config.stabilized,
+        ..LoraSpec::default()
+    })
+}
