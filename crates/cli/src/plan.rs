@@ -78,25 +78,25 @@ fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
     // What a run holds when it has prepared its data is held here too before the plan is made.
     let mut peak = Peak::default();
     let mut so_far = 0;
-    let (config, types) = match &args.shape {
+    let (config, stored) = match &args.shape {
         Some(name) => {
             let config = shape(name).map_err(Failure::new)?;
             rehearse(&Model::open(&demo::MODEL).map_err(Failure::new)?);
             so_far += TOKENIZER_BYTES * config.vocab;
             let weights = config.graph(None).map_err(Failure::new)?.weights.len();
-            (config, vec![BlockType::Q4_0; weights])
+            (config, vec![BlockType::Q4_0.into(); weights])
         }
         None => {
             let model = Model::open(&options.model).map_err(Failure::new)?;
             rehearse(&model);
             let graph = model.config.graph(Some(&lora)).map_err(Failure::new)?;
             let weights = Weights::bind(model.files, &model.config, &graph).map_err(Failure::new)?;
-            (model.config, weights.types())
+            (model.config, weights.stored())
         }
     };
     so_far += peak.look().total;
     let length = config.longest(options.max_seq_length);
-    let task = Task::training(options, &config, types, lora, length, so_far).map_err(Failure::new)?;
+    let task = Task::training(options, &config, stored, lora, length, so_far).map_err(Failure::new)?;
     // There may be a validation set; it is measured in the same memory.
     let task = Task { validates: true, ..task };
     // Some plans of the table use the disk, whatever the budget.

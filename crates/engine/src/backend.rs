@@ -11,4 +11,4 @@ pub use arena::Arena;
 pub use cpu::{Alone, Batch, Cpu, EMBED_PIECE, NO_LABEL, Noise, Outcome, Rule};
 pub use disk::STACK_BYTES as DISK_STACK_BYTES;
 pub use rates::{measure_disk, measure_rates, touch_kernels};
-pub use weights::{FAULT_AROUND, Weights};
+pub use weights::{FAULT_AROUND, Stored, Weights};

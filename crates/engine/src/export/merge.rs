@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 
 use pocketune_formats::gguf::Header;
-use pocketune_formats::{BlockType, Mapped};
+use pocketune_formats::{BlockType, Mapped, PackedMatrix};
 
 use super::change::Changes;
 use super::description::describe;
@@ -100,6 +100,13 @@ pub fn check_output(model: &Model, ty: Option<BlockType>, out: &Path) -> Result<
     }
     if let Some(ty) = ty {
         return fault("type", ty.name().into(), "a folder keeps its types; for another, let the output end in .gguf");
+    }
+    if model.files.tensors().any(|info| matches!(PackedMatrix::find(&model.files, &info.name), Ok(Some(_)))) {
+        return fault(
+            "output",
+            place,
+            "the model's matrices are packed, and merging would round them again; let the output end in .gguf",
+        );
     }
     let held = std::fs::read_dir(out).into_iter().flatten().filter_map(|entry| entry.ok());
     if out.is_file() || held.filter(|entry| entry.path() != store::hidden_folder(out)).count() > 0 {

@@ -7,8 +7,8 @@ use super::place::{self, Peaks};
 use super::policy::{Keep, Loss, Policy, PolicyName, Roles, Spill};
 use super::time::{Moment, Rates, Time, loss_seconds, moments, predict};
 use super::{Instr, Layout, Machine, Mode, Program, Request, States};
+use crate::backend::Stored;
 use crate::graph::{Graph, Role};
-use pocketune_kernels::BlockType;
 
 /// What a plan is for.
 #[derive(Clone, Copy)]
@@ -16,7 +16,7 @@ pub struct Setting<'a> {
     /// The model with its adapters.
     pub graph: &'a Graph,
     /// How its weights are stored.
-    pub types: &'a [BlockType],
+    pub stored: &'a [Stored],
     /// Most tokens of a record.
     pub length: usize,
     /// Most records of a batch.
@@ -115,7 +115,7 @@ impl<'a> Setting<'a> {
     fn request(&self, policy: Policy, mode: Mode) -> Request<'a> {
         Request {
             graph: self.graph,
-            types: self.types,
+            stored: self.stored,
             tokens: self.tokens(),
             machine: self.machine,
             policy,
@@ -135,9 +135,9 @@ impl<'a> Setting<'a> {
         let validation = self.validates.then(|| super::compile(self.request(policy, Mode::Evaluate)));
         let layout = self.layout(policy);
         let programs: Vec<&Program> = [&program].into_iter().chain(&validation).collect();
-        let memory = MemoryPlan::new(self.graph, self.types, &layout, &programs, self.machine.threads, self.around);
-        let time = predict(&program, self.graph, self.types, self.rates, self.length);
-        let moments = moments(&program, &policy, self.graph, self.types, self.rates, self.length);
+        let memory = MemoryPlan::new(self.graph, self.stored, &layout, &programs, self.machine.threads, self.around);
+        let time = predict(&program, self.graph, self.stored, self.rates, self.length);
+        let moments = moments(&program, &policy, self.graph, self.stored, self.rates, self.length);
         Plan { policy, program, validation, layout, memory, time, moments }
     }
 
@@ -257,7 +257,7 @@ impl<'a> Setting<'a> {
     fn variants(&self, policy: Policy, candidates: &mut Vec<Candidate>) {
         let mut program = emit::emit(self.request(policy, self.mode));
         let Peaks { elsewhere, beside_loss } = place::peaks(&mut program);
-        let time = predict(&program, self.graph, self.types, self.rates, self.length);
+        let time = predict(&program, self.graph, self.stored, self.rates, self.length);
         let weight = program.instrs.iter().find_map(|instr| match instr {
             Instr::CrossEntropy { weight, gx, .. } => Some((*weight, gx.is_some())),
             _ => None,
@@ -269,7 +269,7 @@ impl<'a> Setting<'a> {
                 program.len = 0;
                 let mut cut_by = None;
                 let mut memory =
-                    MemoryPlan::new(self.graph, self.types, &layout, &[&program], self.machine.threads, self.around);
+                    MemoryPlan::new(self.graph, self.stored, &layout, &[&program], self.machine.threads, self.around);
                 for loss in self.losses() {
                     let policy = Policy { loss, stream, page_optimizer, ..policy };
                     let work = emit::loss_work(self.request(policy, self.mode));
@@ -279,7 +279,7 @@ impl<'a> Setting<'a> {
                     });
                     let seconds = Time { loss: loss_time, ..time }.seconds(&policy);
                     if stream && cut_by != Some(loss.vocab) {
-                        memory.weights = streamed(self.graph, self.types, &program, loss.vocab);
+                        memory.weights = streamed(self.graph, self.stored, &program, loss.vocab);
                         cut_by = Some(loss.vocab);
                     }
                     candidates.push(Candidate { policy, least: memory.peak(), seconds });

@@ -56,7 +56,7 @@ pub(super) fn ready(options: &EvalOptions, model: Model, size: (usize, usize)) -
     let lora = saved.as_ref().map(|(folder, saved)| adapter::spec(folder, saved)).transpose()?;
     let graph = model.config.graph(lora.as_ref())?;
     let weights = Weights::bind(model.files, &model.config, &graph)?;
-    let task = Task::forward(options.run, &model.config, weights.types(), lora, Mode::Evaluate, size)?;
+    let task = Task::forward(options.run, &model.config, weights.stored(), lora, Mode::Evaluate, size)?;
     let plan = task.choose(options.budget)?;
     let mut cpu =
         Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &[&plan.program], &std::env::temp_dir())?;

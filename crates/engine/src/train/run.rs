@@ -152,7 +152,7 @@ impl Run {
             true => Passes::packed(batches, &data.train.tokens, room, options.seed),
             false => Passes::plain(batches, options.batch_size),
         };
-        let mut task = Task::training(options, &model.config, weights.types(), lora.clone(), length, so_far.total)?;
+        let mut task = Task::training(options, &model.config, weights.stored(), lora.clone(), length, so_far.total)?;
         task.validates = data.valid.is_some() || data.test.is_some();
         let task = task.with_disk(&folder, options.budget)?;
         let plan = task.choose(options.budget)?;

@@ -135,8 +135,8 @@ impl Golden {
             Some(lengths) => lengths.map(|len| next((0..len as u32).map(|i| i * 7 % 90).collect())),
         };
         let tokens = records[0].ids.len() + records[1].ids.len();
-        let (types, states) = (weights.types(), self.states);
-        let program = plan::compile(Request { graph: &graph, types: &types, tokens, machine, policy, mode, states });
+        let (stored, states) = (weights.stored(), self.states);
+        let program = plan::compile(Request { graph: &graph, stored: &stored, tokens, machine, policy, mode, states });
         let kv_width = model.config.kv_heads * model.config.head_dim;
         let layout = Layout::new(&graph, states, policy.page_optimizer, tokens, mode, kv_width);
         let mut cpu = Cpu::new(machine, weights, &graph, layout, &[&program], &std::env::temp_dir()).unwrap();
