@@ -373,8 +373,8 @@ pub struct EvalArgs {
     /// A GGUF file or a Hugging Face folder.
     #[arg(long, short = 'm', value_name = "PATH")]
     pub model: PathBuf,
-    /// A PEFT folder.
-    #[arg(long, alias = "adapter-path", value_name = "DIR")]
+    /// An adapter: a PEFT or MLX folder, or a GGUF file.
+    #[arg(long, alias = "adapter-path", value_name = "PATH")]
     pub adapter: Option<PathBuf>,
     /// A .jsonl, .json, .csv, .tsv or .txt file, or a folder with valid or train.
     #[arg(long, short = 'f', value_name = "PATH")]

@@ -6,9 +6,8 @@ use pocketune::memory::Peak;
 use pocketune::model::Model;
 use pocketune::plan::{Mode, Plan, Spill, States, picture};
 use pocketune::store;
-use pocketune::train::{Budget, LoraChoice, Task, TrainOptions, rehearse};
+use pocketune::train::{Budget, LoraChoice, Task, TrainOptions, adapter, rehearse};
 use pocketune_formats::BlockType;
-use pocketune_formats::peft::Adapter;
 use serde_json::{Value, json};
 
 use crate::args::PlanArgs;
@@ -70,8 +69,8 @@ fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
     let lora = match &options.lora {
         LoraChoice::New(spec) => spec.clone(),
         LoraChoice::From(folder) => {
-            let adapter = Adapter::open(folder).map_err(Failure::new)?;
-            pocketune::train::adapter::spec(folder, &adapter).map_err(Failure::new)?
+            let saved = adapter::open(folder).map_err(Failure::new)?;
+            adapter::spec(folder, &saved).map_err(Failure::new)?
         }
     };
     options.check().map_err(Failure::new)?;

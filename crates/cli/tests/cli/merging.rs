@@ -33,7 +33,7 @@ fn furthest(a: &[f32], b: &[f32]) -> f32 {
 
 #[test]
 fn a_merged_folder_computes_what_the_folder_does_with_its_adapter() {
-    for name in FOLDERS.into_iter().chain(["qwen2_dora", "llama_dora"]) {
+    for name in FOLDERS.into_iter().chain(["qwen2_dora", "llama_dora", "llama_ends"]) {
         let place = Place::new();
         let golden = Golden::new(name);
         let (folder, adapter) = (golden.folder(&place), golden.adapter());

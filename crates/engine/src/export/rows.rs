@@ -6,6 +6,7 @@ use pocketune_kernels::Isa;
 use pocketune_kernels::dequant::{Source, dequantize};
 
 use crate::error::Result;
+use crate::graph::hugging_face_row;
 
 /// How far beyond what was read pages are released: the system maps around a page that is touched.
 const MARGIN: usize = 2 << 20;
@@ -121,26 +122,6 @@ impl<'a> Rows<'a> {
                 release(&Part { file: tensor.file, offset: tensor.offset, bytes: tensor.data.len() });
             }
             From::Packed(_, matrix) => matrix.packed.each_part(release),
-        }
-    }
-}
-
-/// The row that Hugging Face's order has where llama.cpp keeps row `row`, for heads of `d` elements.
-pub(super) const fn hugging_face_row(row: usize, d: usize) -> usize {
-    row / d * d + row % d / 2 + row % 2 * (d / 2)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::graph::llama_row;
-
-    #[test]
-    fn each_order_of_rows_undoes_the_other() {
-        for d in [2, 4, 64, 80] {
-            for row in 0..3 * d {
-                assert_eq!(llama_row(hugging_face_row(row, d), d), row);
-            }
         }
     }
 }

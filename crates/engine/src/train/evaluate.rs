@@ -1,6 +1,6 @@
 //! Loss and accuracy over all records of a data set.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::options::check_batch;
 use super::planning::Task;
@@ -16,7 +16,7 @@ use crate::store::TokenFile;
 pub struct EvalOptions {
     /// The model.
     pub model: Source,
-    /// A PEFT folder.
+    /// An adapter of any kind.
     pub adapter: Option<PathBuf>,
     /// The records; of a folder, what there is to validate on.
     pub data: DataOptions,
@@ -61,7 +61,7 @@ pub(super) fn ready(options: &EvalOptions, model: Model, size: (usize, usize)) -
     let mut cpu =
         Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &[&plan.program], &std::env::temp_dir())?;
     if let Some((folder, saved)) = &saved {
-        adapter::load(&mut cpu, &graph, Path::new(folder), saved)?;
+        adapter::load(&mut cpu, &graph, &model.config, folder, saved)?;
     }
     Ok((cpu, plan.program))
 }

@@ -42,7 +42,7 @@ pub struct Sampling {
 pub struct GenerateOptions {
     /// The model.
     pub model: Source,
-    /// A PEFT folder.
+    /// An adapter of any kind.
     pub adapter: Option<PathBuf>,
     /// How the next token is chosen.
     pub sampling: Sampling,
@@ -104,7 +104,7 @@ impl Generator {
         let mut cpu =
             Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &[&plan.program], &std::env::temp_dir())?;
         if let Some((folder, saved)) = &saved {
-            adapter::load(&mut cpu, &graph, folder, saved)?;
+            adapter::load(&mut cpu, &graph, &model.config, folder, saved)?;
         }
         Ok(Self {
             cpu,

@@ -83,7 +83,7 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
         // What is measured from here on is what was kept.
         Some(_) => {
             let saved = adapter::open(&options.adapter_path)?;
-            adapter::load(&mut run.cpu, &run.graph, &options.adapter_path, &saved)?;
+            adapter::load(&mut run.cpu, &run.graph, &run.task.config, &options.adapter_path, &saved)?;
         }
     }
     keeper.finish()?;
@@ -166,7 +166,7 @@ impl Run {
         match saved {
             // All of it comes from the earlier run.
             _ if resumes => {}
-            Some((folder, saved)) => adapter::load(&mut cpu, &graph, folder, &saved)?,
+            Some((folder, saved)) => adapter::load(&mut cpu, &graph, &model.config, folder, &saved)?,
             None => adapter::initialise(&mut cpu, &graph, options.seed),
         }
         let flops = Flops::of(&plan.program, &graph);

@@ -10,7 +10,7 @@ use pocketune::graph::{Graph, LoraSpec, ParamId, Target};
 use pocketune::model::{Model, Source};
 use pocketune::plan::{self, Layout, Loss, Machine, Mode, Policy, PolicyName, Program, Request, States};
 use pocketune::train::adapter;
-use pocketune_formats::peft::{self, Adapter};
+use pocketune_formats::peft;
 use pocketune_kernels::Isa;
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::matmul::Precision;
@@ -118,7 +118,7 @@ impl Golden {
     ) -> Case {
         let model = Model::open(&Source::Path(self.model.clone())).unwrap();
         let folder = self.folder.join("adapter");
-        let saved = Adapter::open(&folder).unwrap();
+        let saved = adapter::open(&folder).unwrap();
         let lora = LoraSpec { dropout: self.dropout, ..adapter::spec(&folder, &saved).unwrap() };
         let graph = model.config.graph(with_adapter.then_some(&lora)).unwrap();
         let weights = Weights::bind(model.files, &model.config, &graph).unwrap();
@@ -141,7 +141,7 @@ impl Golden {
         let layout = Layout::new(&graph, states, policy.page_optimizer, tokens, mode, kv_width);
         let mut cpu = Cpu::new(machine, weights, &graph, layout, &[&program], &std::env::temp_dir()).unwrap();
         if with_adapter {
-            adapter::load(&mut cpu, &graph, &folder, &saved).unwrap();
+            adapter::load(&mut cpu, &graph, &model.config, &folder, &saved).unwrap();
         }
         Case { graph, program, cpu, records }
     }
