@@ -110,6 +110,9 @@ pub struct QuantizeArgs {
     /// The GGUF file to write.
     #[arg(long, short = 'o', value_name = "FILE.gguf")]
     pub output: PathBuf,
+    /// Memory for the whole process: 64MiB, 1.5GB, 50%, or min [default: what is available now, less a tenth].
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub memory_budget: Option<String>,
     /// Print what was written as JSON.
     #[arg(long)]
     pub json: bool,

@@ -128,6 +128,15 @@ impl Changes {
         self.tensors().into_iter().map(rank).max().unwrap_or(0)
     }
 
+    /// Bytes that the largest change takes while it is loaded: its factors, as they lie in the adapter and as they are used.
+    pub(super) fn held(&self) -> usize {
+        let of = |part: &Part| {
+            let pair = &self.files[part.pair.0].pairs[part.pair.1];
+            12 * pair.rank * (pair.rows + pair.cols)
+        };
+        self.tensors().into_iter().map(|tensor| self.of(tensor).map(of).sum()).max().unwrap_or(0)
+    }
+
     /// The change of a tensor, its rows in the order of the model's file.
     pub(super) fn load(&self, tensor: &str) -> Option<Change> {
         let change = self.joined(self.of(tensor), self.gguf)?;

@@ -63,6 +63,18 @@ impl<'a> Rows<'a> {
         }
     }
 
+    /// In how many places of the files it lies.
+    pub fn places(&self) -> usize {
+        match &self.from {
+            From::Blocks(_) => 1,
+            From::Packed(_, matrix) => {
+                let mut places = 0;
+                matrix.packed.each_part(|_| places += 1);
+                places
+            }
+        }
+    }
+
     /// Outermost dimension first, in the file that is read.
     pub fn shape(&self) -> Vec<usize> {
         match &self.from {
