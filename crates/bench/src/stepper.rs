@@ -95,7 +95,7 @@ impl Stepper {
         let weights = Weights::bind(model.files, &model.config, &graph)?;
         let run = RunOptions { threads: setup.threads, precision: setup.precision, rates: None };
         let mode = if setup.forward_only { Mode::Evaluate } else { Mode::TrainAndUpdate };
-        let task = Task::forward(run, &model.config, weights.types(), Some(lora), mode, (1, setup.seq))?;
+        let task = Task::forward(run, &model.config, weights.stored(), Some(lora), mode, (1, setup.seq))?;
         let states = if setup.forward_only { States::None } else { States::F32 };
         let task = Task { states, named: setup.policy, ..task };
         let plan = task.choose(Budget::Available)?;

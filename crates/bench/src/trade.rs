@@ -61,10 +61,10 @@ pub fn run(options: &Options) -> Result<()> {
     let lora = LoraSpec::default();
     let model = Model::open(&Source::Path(path.clone()))?;
     let graph = model.config.graph(Some(&lora))?;
-    let types = Weights::bind(model.files, &model.config, &graph)?.types();
+    let stored = Weights::bind(model.files, &model.config, &graph)?.stored();
     let run = RunOptions { threads: Some(1), precision: PrecisionChoice::Auto, rates: None };
     let mode = Mode::TrainAndUpdate;
-    let task = Task::forward(run, &model.config, types, Some(lora), mode, (1, options.seq))?;
+    let task = Task::forward(run, &model.config, stored, Some(lora), mode, (1, options.seq))?;
     let task = Task { states: States::F32, ..task };
     let mut plans = plans(&task, eager(&config, options.seq))?;
     let forward = Task { mode: Mode::Evaluate, states: States::None, ..task };

@@ -115,7 +115,7 @@ fn place(name: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pocketune::backend::Weights;
+    use pocketune::backend::{Stored, Weights};
     use pocketune::families::shape;
     use pocketune_formats::ModelFiles;
     use pocketune_text::{ExampleMaker, Form, Mask, Reading, Records, Tokenizer};
@@ -158,8 +158,8 @@ mod tests {
                 let (_folder, files) = written(&config, ty);
                 let weights = Weights::bind(files, &config, &graph).unwrap();
                 assert!(weights.find_not_finite().is_none(), "{name} {ty:?}");
-                let layouts: Vec<BlockType> = graph.weights.iter().map(|weight| ty.layout(weight.cols)).collect();
-                assert_eq!(weights.types(), layouts, "{name} {ty:?}");
+                let layouts: Vec<Stored> = graph.weights.iter().map(|weight| ty.layout(weight.cols).into()).collect();
+                assert_eq!(weights.stored(), layouts, "{name} {ty:?}");
             }
         }
     }

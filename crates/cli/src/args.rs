@@ -114,6 +114,9 @@ pub struct QuantizeArgs {
     /// The GGUF file to write.
     #[arg(long, short = 'o', value_name = "FILE.gguf")]
     pub output: PathBuf,
+    /// Memory for the whole process: 64MiB, 1.5GB, 50%, or min [default: what is available now, less a tenth].
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub memory_budget: Option<String>,
     /// Print what was written as JSON.
     #[arg(long)]
     pub json: bool,
@@ -424,8 +427,8 @@ pub struct EvalArgs {
     /// A GGUF file or a Hugging Face folder.
     #[arg(long, short = 'm', value_name = "PATH")]
     pub model: PathBuf,
-    /// A PEFT folder.
-    #[arg(long, alias = "adapter-path", value_name = "DIR")]
+    /// An adapter: a PEFT or MLX folder, or a GGUF file.
+    #[arg(long, alias = "adapter-path", value_name = "PATH")]
     pub adapter: Option<PathBuf>,
     /// A .jsonl, .json, .csv, .tsv or .txt file, or a folder with valid or train.
     #[arg(long, short = 'f', value_name = "PATH")]

@@ -35,7 +35,7 @@ pub fn run(args: MergeArgs) -> Result<(), Failure> {
     // Bad data is found before anything is written.
     let measured = !args.no_loss && (args.data.is_some() || model.tokenizer().is_ok());
     let before = if measured { Some(losses_before(&args, &model, &changes)?) } else { None };
-    let merged = merge(&model, &changes, args.ty, &args.output).map_err(Failure::new)?;
+    let merged = merge(&model, &changes, args.ty, &args.output, args.run.budget()?).map_err(Failure::new)?;
     let losses = match before {
         Some([base, beside]) => Some(Losses([base, beside, loss(&args, args.output.clone(), None)?])),
         None => None,

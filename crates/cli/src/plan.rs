@@ -7,9 +7,8 @@ use pocketune::memory::Peak;
 use pocketune::model::Model;
 use pocketune::plan::{Mode, Plan, Spill, picture};
 use pocketune::store;
-use pocketune::train::{Budget, LoraChoice, Method, PolicyChoice, Task, TrainOptions, rehearse};
+use pocketune::train::{Budget, LoraChoice, Method, PolicyChoice, Task, TrainOptions, adapter, rehearse};
 use pocketune_formats::BlockType;
-use pocketune_formats::peft::Adapter;
 use serde_json::{Value, json};
 
 use crate::args::PlanArgs;
@@ -71,8 +70,8 @@ fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
     let (lora, given) = match &options.lora {
         LoraChoice::New(spec) => (spec.clone(), false),
         LoraChoice::From(folder) => {
-            let adapter = Adapter::open(folder).map_err(Failure::new)?;
-            (pocketune::train::adapter::spec(folder, &adapter).map_err(Failure::new)?, true)
+            let saved = adapter::open(folder).map_err(Failure::new)?;
+            (adapter::spec(folder, &saved).map_err(Failure::new)?, true)
         }
     };
     let lora = options.method.adapt(lora, given).map_err(Failure::new)?;
@@ -80,25 +79,25 @@ fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
     // What a run holds when it has prepared its data is held here too before the plan is made.
     let mut peak = Peak::default();
     let mut so_far = 0;
-    let (config, types) = match &args.shape {
+    let (config, stored) = match &args.shape {
         Some(name) => {
             let config = shape(name).map_err(Failure::new)?;
             rehearse(&Model::open(&demo::MODEL).map_err(Failure::new)?);
             so_far += TOKENIZER_BYTES * config.vocab;
             let weights = config.graph(None).map_err(Failure::new)?.weights.len();
-            (config, vec![BlockType::Q4_0; weights])
+            (config, vec![BlockType::Q4_0.into(); weights])
         }
         None => {
             let model = Model::open(&options.model).map_err(Failure::new)?;
             rehearse(&model);
             let graph = model.config.graph(Some(&lora)).map_err(Failure::new)?;
             let weights = Weights::bind(model.files, &model.config, &graph).map_err(Failure::new)?;
-            (model.config, weights.types())
+            (model.config, weights.stored())
         }
     };
     so_far += peak.look().total;
     let length = config.longest(options.max_seq_length);
-    let task = Task::training(options, &config, types, lora, length, so_far).map_err(Failure::new)?;
+    let task = Task::training(options, &config, stored, lora, length, so_far).map_err(Failure::new)?;
     // There may be a validation set; it is measured in the same memory.
     let task = Task { validates: true, ..task };
     // Some plans of the table use the disk, whatever the budget.

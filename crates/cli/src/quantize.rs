@@ -6,6 +6,7 @@ use std::time::Instant;
 use pocketune::export::{Fallback, Quantized, quantize};
 use pocketune::memory::Peak;
 use pocketune::model::{Model, Source};
+use pocketune::train::Budget;
 use serde_json::{Value, json};
 
 use crate::args::QuantizeArgs;
@@ -14,8 +15,9 @@ use crate::{Failure, note, say};
 /// Quantises, and says what was written and who reads it.
 pub fn run(args: &QuantizeArgs) -> Result<(), Failure> {
     let start = Instant::now();
+    let budget = args.memory_budget.as_deref().map_or(Ok(Budget::Available), Budget::parse).map_err(Failure::new)?;
     let model = Model::open(&Source::Path(args.model.clone())).map_err(Failure::new)?;
-    let done = quantize(&model, args.ty, &args.output).map_err(Failure::new)?;
+    let done = quantize(&model, args.ty, &args.output, budget).map_err(Failure::new)?;
     let seconds = start.elapsed().as_secs_f64();
     if args.json {
         let mut report = report(&done, &args.output);

@@ -13,4 +13,4 @@ pub use cpu::{
 };
 pub use disk::STACK_BYTES as DISK_STACK_BYTES;
 pub use rates::{measure_disk, measure_rates, touch_kernels};
-pub use weights::{FAULT_AROUND, Weights};
+pub use weights::{FAULT_AROUND, Stored, Weights};

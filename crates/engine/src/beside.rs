@@ -23,21 +23,20 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// What travels with the adapter in a folder.
+    /// What travels with the adapter at `path`, a folder or a GGUF file.
     ///
     /// # Errors
     /// When it is malformed.
-    pub fn of_folder(path: &Path) -> Result<Self> {
+    pub fn of(path: &Path) -> Result<Self> {
+        if path.is_file() {
+            return Self::of_gguf(path);
+        }
         let folder = Folder::open(path)?;
         let template = ChatTemplate::from_folder(&folder)?.map(ChatTemplate::into_source);
         Ok(Self { template, ends: generation_ends(&folder)? })
     }
 
-    /// What travels with the adapter in a GGUF file.
-    ///
-    /// # Errors
-    /// When it is malformed.
-    pub fn of_gguf(path: &Path) -> Result<Self> {
+    fn of_gguf(path: &Path) -> Result<Self> {
         let (gguf, _) = Gguf::read(&Mapped::open(path)?, 0)?;
         let template = ChatTemplate::from_gguf(&gguf)?.map(ChatTemplate::into_source);
         Ok(Self { template, ends: Vec::new() })
@@ -75,7 +74,7 @@ pub fn all_ends(
         ends.extend(generation_ends(folder)?);
     }
     if let Some(adapter) = adapter {
-        ends.extend(Beside::of_folder(adapter)?.ends);
+        ends.extend(Beside::of(adapter)?.ends);
     }
     Ok(ends)
 }

@@ -1,18 +1,19 @@
 //! Adapters from one runtime's files to another's: PEFT, MLX and llama.cpp's GGUF, in every direction. Factors are copied, transposed or
 //! put into the other order of rows; nothing is rounded but to f32. Ranks and scales that differ between modules are evened out where a
-//! format knows only one: with zeros, and in the second factor. It refuses modules that the model, or the format, does not have, and DoRA
-//! where a format has no magnitudes.
+//! format knows only one: with zeros, and in the second factor. It refuses modules that the model, or the format, does not have, DoRA
+//! where a format has no magnitudes, and adapters at one end of a model whose ends are one matrix, which PEFT alone has.
 
 use std::path::Path;
 
 use pocketune_formats::gguf::{ALIGNMENT, Header};
-use pocketune_formats::lora::{Kind, LoraFile, Pair, gguf_names, transposed};
+use pocketune_formats::lora::{GGUF_EMBEDDING, Kind, LoraFile, Pair, gguf_names, transposed};
 use pocketune_formats::peft::{AdapterConfig, Patterns, Targets, TensorSpec, write_tensors};
 use pocketune_formats::{BlockType, mlx, peft};
 
 use crate::beside::Beside;
 use crate::error::{Error, Result};
-use crate::graph::{LoraSpec, Naming, Target};
+use crate::families::Config;
+use crate::graph::{LoraSpec, Target};
 use crate::model::Model;
 use crate::store::{self, FolderWriter};
 
@@ -39,7 +40,10 @@ pub fn convert(from: &Path, model: Option<&Model>, to: Kind, out: &Path) -> Resu
         return Err(Error::Adapter { path: from.into(), fault: fault.into() });
     }
     let linears = linears(from, &lora, model)?;
-    let beside = if lora.kind == Kind::Gguf { Beside::of_gguf(from)? } else { Beside::of_folder(from)? };
+    if let Some(end) = linears.iter().find(|linear| linear.layer.is_none()).filter(|_| to != Kind::Peft) {
+        check_end(from, &end.pair.module, model.map(|model| &model.config))?;
+    }
+    let beside = Beside::of(from)?;
     let whole = Whole { lora: &lora, linears, model, beside };
     match to {
         Kind::Peft => whole.write_peft(out)?,
@@ -49,10 +53,11 @@ pub fn convert(from: &Path, model: Option<&Model>, to: Kind, out: &Path) -> Resu
     Ok(Converted { from: lora.kind, modules: lora.pairs.len(), rank: whole.rank() })
 }
 
-/// An adapted linear.
+/// An adapted linear, or an end of the model.
 pub(crate) struct Linear<'a> {
     pub pair: &'a Pair,
-    pub layer: usize,
+    /// Its block; `None` at the ends.
+    pub layer: Option<usize>,
     pub target: Target,
     /// Its Hugging Face path.
     pub path: String,
@@ -70,25 +75,19 @@ struct Whole<'a> {
 /// The linears that an adapter changes, in order, checked against the model where there is one.
 pub(crate) fn linears<'a>(from: &Path, lora: &'a LoraFile, model: Option<&Model>) -> Result<Vec<Linear<'a>>> {
     let fault = |fault: String| Error::Adapter { path: from.into(), fault };
-    let architecture = model.and_then(|model| model.config.family.architecture());
-    if let (Some(found), Some(model)) = (&lora.architecture, model)
-        && architecture != Some(found)
-    {
-        let family = model.config.family.model_type();
-        return Err(fault(format!("it is for the architecture {found:?}, and the model is of the family {family}")));
+    if let Some(model) = model {
+        check_architecture(from, lora, &model.config)?;
     }
     let known = model.map(modules).transpose()?;
     let mut linears = Vec::new();
     for pair in &lora.pairs {
-        let place = match lora.kind {
-            Kind::Gguf => gguf_place(&pair.module),
-            Kind::Peft | Kind::Mlx => Naming::read(&pair.module),
-        };
-        let (layer, target) =
-            place.ok_or_else(|| fault(format!("module {} is not a linear of a block", pair.module)))?;
+        let (layer, target) = place(from, lora, pair)?;
+        if layer.is_none() && lora.kind != Kind::Peft {
+            check_end(from, &pair.module, model.map(|model| &model.config))?;
+        }
         let (mut path, mut permuted) = (pair.module.clone(), None);
         if let (Some(known), Some(model)) = (&known, model) {
-            let found = known.iter().find(|module| Naming::read(&module.path) == Some((layer, target)));
+            let found = known.iter().find(|module| Target::read(&module.path) == Some((layer, target)));
             let found = found.ok_or_else(|| fault(format!("module {} is not in the model", pair.module)))?;
             if (found.rows, found.cols) != (pair.rows, pair.cols) {
                 return Err(fault(format!(
@@ -97,8 +96,7 @@ pub(crate) fn linears<'a>(from: &Path, lora: &'a LoraFile, model: Option<&Model>
                 )));
             }
             path.clone_from(&found.path);
-            let turned = architecture == Some("llama") && matches!(target, Target::Q | Target::K);
-            permuted = turned.then_some(model.config.head_dim);
+            permuted = turned(&model.config, target);
         }
         linears.push(Linear { pair, layer, target, path, permuted });
     }
@@ -106,15 +104,76 @@ pub(crate) fn linears<'a>(from: &Path, lora: &'a LoraFile, model: Option<&Model>
     Ok(linears)
 }
 
-/// All linears of a model's blocks.
-pub(crate) fn modules(model: &Model) -> Result<Vec<crate::graph::Module>> {
-    Ok(model.config.graph(Some(&LoraSpec { rank: 1, ..LoraSpec::default() }))?.modules)
+/// Checks that an adapter that names an architecture is for this model.
+///
+/// # Errors
+/// When it is for another.
+pub(crate) fn check_architecture(from: &Path, lora: &LoraFile, config: &Config) -> Result<()> {
+    match &lora.architecture {
+        Some(found) if config.family.architecture() != Some(found) => {
+            let family = config.family.model_type();
+            let fault = format!("it is for the architecture {found:?}, and the model is of the family {family}");
+            Err(Error::Adapter { path: from.into(), fault })
+        }
+        _ => Ok(()),
+    }
 }
 
-/// The block and the linear that a name such as `blk.0.attn_q` means.
-fn gguf_place(module: &str) -> Option<(usize, Target)> {
-    let (layer, name) = module.strip_prefix("blk.")?.split_once('.')?;
-    Some((layer.parse().ok()?, Target::ALL.into_iter().find(|target| target.gguf_name() == name)?))
+/// Checks that an adapter of the end `module` means the same to all runtimes: where embedding and head are one matrix, PEFT changes one of them,
+/// mlx-lm both, and llama.cpp neither.
+///
+/// # Errors
+/// Where they are, or nobody says.
+pub(crate) fn check_end(from: &Path, module: &str, config: Option<&Config>) -> Result<()> {
+    let fault = match config {
+        Some(config) if !config.tied => return Ok(()),
+        Some(_) => "an end of the model, and the model's ends are one matrix: only PEFT's adapters change one of them",
+        None => "an end of the model: give that with --model, which says whether its ends are one matrix",
+    };
+    Err(Error::Adapter { path: from.into(), fault: format!("module {module} is {fault}") })
+}
+
+/// Elements of a head, where GGUF keeps the rows of `target` in llama.cpp's order.
+pub(crate) fn turned(config: &Config, target: Target) -> Option<usize> {
+    let turned = config.family.architecture() == Some("llama") && matches!(target, Target::Q | Target::K);
+    turned.then_some(config.head_dim)
+}
+
+/// All linears of a model's blocks, and its ends.
+pub(crate) fn modules(model: &Model) -> Result<Vec<crate::graph::Module>> {
+    let naming = model.config.family.naming();
+    let all = Target::ALL.into_iter().chain(Target::ENDS).filter(|target| target.path(naming).is_some());
+    Ok(model.config.graph(Some(&LoraSpec { rank: 1, targets: all.collect(), ..LoraSpec::default() }))?.modules)
+}
+
+/// The block and the linear that a module of an adapter means; no block at the ends.
+///
+/// # Errors
+/// When it is neither.
+pub(crate) fn place(from: &Path, lora: &LoraFile, pair: &Pair) -> Result<(Option<usize>, Target)> {
+    let place = match lora.kind {
+        Kind::Gguf => gguf_place(&pair.module),
+        Kind::Peft | Kind::Mlx => Target::read(&pair.module),
+    };
+    place.ok_or_else(|| {
+        let fault = format!("module {} is no linear of a block, no embed_tokens and no lm_head", pair.module);
+        Error::Adapter { path: from.into(), fault }
+    })
+}
+
+/// What a name such as `blk.0.attn_q` means.
+fn gguf_place(module: &str) -> Option<(Option<usize>, Target)> {
+    let called = |name: &str, of: &[Target]| of.iter().copied().find(|target| target.gguf_name() == name);
+    match module.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+        Some((layer, name)) => Some((Some(layer.parse().ok()?), called(name, &Target::ALL)?)),
+        None => Some((None, called(module, &Target::ENDS)?)),
+    }
+}
+
+/// What GGUF calls it, `.weight` not included.
+pub(crate) fn gguf_module(layer: Option<usize>, target: Target) -> String {
+    let name = target.gguf_name();
+    layer.map_or_else(|| name.into(), |layer| format!("blk.{layer}.{name}"))
 }
 
 impl Whole<'_> {
@@ -163,10 +222,10 @@ impl Whole<'_> {
     }
 
     fn layers(&self) -> Option<Vec<usize>> {
-        let mut layers: Vec<usize> = self.linears.iter().map(|linear| linear.layer).collect();
+        let mut layers: Vec<usize> = self.linears.iter().filter_map(|linear| linear.layer).collect();
         layers.dedup();
         let all = self.model.is_some_and(|model| model.config.layers == layers.len());
-        (!all).then_some(layers)
+        (!all && !layers.is_empty()).then_some(layers)
     }
 
     fn dora(&self) -> bool {
@@ -176,6 +235,7 @@ impl Whole<'_> {
     fn write_peft(&self, out: &Path) -> Result<()> {
         let (rank, scale) = (self.rank(), self.scale());
         let alpha = |linear: &Linear| linear.pair.scale * linear.pair.rank as f64;
+        let (layers, ends) = (self.layers(), self.linears.iter().any(|linear| linear.layer.is_none()));
         // Those that differ, by their whole paths.
         let ranks = self.linears.iter().filter(|linear| linear.pair.rank != rank);
         let alphas = self.linears.iter().filter(|linear| alpha(linear) != scale * rank as f64);
@@ -185,15 +245,20 @@ impl Whole<'_> {
             ranks: Patterns(ranks.map(|linear| (linear.path.clone(), linear.pair.rank)).collect()),
             alphas: Patterns(alphas.map(|linear| (linear.path.clone(), alpha(linear))).collect()),
             dora: self.dora(),
-            targets: Targets::Modules(self.targets(|linear| last_word(&linear.path))),
-            layers: self.layers(),
+            // PEFT leaves out what is in no layer where it is told layers; then modules are named by their whole paths.
+            targets: Targets::Modules(self.targets(|linear| match &layers {
+                Some(_) if ends => linear.path.clone(),
+                _ => last_word(&linear.path),
+            })),
+            layers: layers.clone().filter(|_| !ends),
             base_model: self.base_model(),
             task: Some("CAUSAL_LM".into()),
             ..AdapterConfig::default()
         };
         let own = |linear: &Linear| (linear.pair.rank, 1.0);
         let mut writer = FolderWriter::open(out)?;
-        self.write_folder(&mut writer, peft::TENSORS_FILE, |path| peft::tensor_names(path, false), own, false)?;
+        let names = |linear: &Linear| peft::tensor_names(&linear.path, linear.target == Target::Embedding);
+        self.write_folder(&mut writer, peft::TENSORS_FILE, names, own, false)?;
         writer.file(peft::CONFIG_FILE, |out| out.write_all(config.to_json().as_bytes()))?;
         self.beside.write(&mut writer)?;
         writer.commit()
@@ -205,7 +270,8 @@ impl Whole<'_> {
         let config = mlx::config_json(self.dora(), rank, scale, &keys, self.base_model().as_deref());
         let evened = |linear: &Linear| (rank, linear.pair.scale / scale);
         let mut writer = FolderWriter::open(out)?;
-        self.write_folder(&mut writer, mlx::TENSORS_FILE, mlx::tensor_names, evened, true)?;
+        let names = |linear: &Linear| mlx::tensor_names(&linear.path);
+        self.write_folder(&mut writer, mlx::TENSORS_FILE, names, evened, true)?;
         writer.file(mlx::CONFIG_FILE, |out| out.write_all(config.as_bytes()))?;
         self.beside.write(&mut writer)?;
         writer.commit()
@@ -216,7 +282,7 @@ impl Whole<'_> {
         &self,
         writer: &mut FolderWriter,
         name: &str,
-        names: impl Fn(&str) -> [String; 3],
+        names: impl Fn(&Linear) -> [String; 3],
         form: impl Fn(&Linear) -> (usize, f64),
         turned: bool,
     ) -> Result<()> {
@@ -225,7 +291,7 @@ impl Whole<'_> {
         for linear in &self.linears {
             let (pair, rank) = (linear.pair, form(linear).0);
             let shapes = [vec![rank, pair.cols], vec![pair.rows, rank], vec![pair.rows]];
-            for (part, (name, mut shape)) in names(&linear.path).into_iter().zip(shapes).enumerate() {
+            for (part, (name, mut shape)) in names(linear).into_iter().zip(shapes).enumerate() {
                 if part == 2 && !pair.has_magnitude() {
                     continue;
                 }
@@ -276,9 +342,13 @@ impl Whole<'_> {
         let mut data = Vec::new();
         for linear in &self.linears {
             let Pair { rank, cols, rows, scale, .. } = *linear.pair;
-            let module = format!("blk.{}.{}", linear.layer, linear.target.gguf_name());
+            let module = gguf_module(linear.layer, linear.target);
             let factor = scale * rank as f64 / alpha;
-            let factors = [(self.a(linear, rank), [rank, cols]), (self.b(linear, rank, factor, true), [rows, rank])];
+            let a = match module == GGUF_EMBEDDING {
+                true => (transposed(&self.a(linear, rank), cols), [cols, rank]),
+                false => (self.a(linear, rank), [rank, cols]),
+            };
+            let factors = [a, (self.b(linear, rank, factor, true), [rows, rank])];
             for (name, (values, shape)) in gguf_names(&module).into_iter().zip(factors) {
                 header.tensor(&name, &shape, BlockType::F32, 4 * values.len());
                 data.resize(data.len().next_multiple_of(ALIGNMENT), 0);
@@ -296,7 +366,8 @@ fn last_word(path: &str) -> String {
     path.rsplit('.').next().unwrap_or_default().into()
 }
 
-/// What comes after the layer's number.
-fn inside_layer(path: &str, layer: usize) -> String {
-    path.split_once(&format!(".{layer}.")).map_or(path, |(_, inside)| inside).into()
+/// What comes after the layer's number; all of it at the ends.
+fn inside_layer(path: &str, layer: Option<usize>) -> String {
+    let inside = layer.and_then(|layer| path.split_once(&format!(".{layer}.")));
+    inside.map_or(path, |(_, inside)| inside).into()
 }

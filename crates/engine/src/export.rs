@@ -7,6 +7,7 @@ mod description;
 mod joined;
 mod merge;
 mod quantize;
+mod room;
 mod rows;
 mod stream;
 mod tensors;

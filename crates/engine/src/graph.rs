@@ -6,7 +6,7 @@ pub mod builder;
 mod op;
 mod target;
 
-pub use adapter::{Layers, LoraSpec, Module, llama_row};
+pub use adapter::{Layers, LoraSpec, Module, hugging_face_row, llama_row};
 pub use builder::{Builder, Projection};
 pub use op::Op;
 pub use pocketune_formats::peft::Patterns;

@@ -24,9 +24,10 @@ pub use program::{Buf, Buffer, Kind, Passage, Program, Region};
 pub use search::{Plan, Setting};
 pub use time::{Moment, Rates, Time};
 
+use pocketune_kernels::Isa;
 use pocketune_kernels::matmul::Precision;
-use pocketune_kernels::{BlockType, Isa};
 
+use crate::backend::Stored;
 use crate::graph::Graph;
 
 /// What the kernels run with; it decides how much scratch memory they need.
@@ -64,7 +65,7 @@ pub struct Request<'a> {
     /// The model.
     pub graph: &'a Graph,
     /// How each of the graph's weights is stored.
-    pub types: &'a [BlockType],
+    pub stored: &'a [Stored],
     /// Most tokens a run of the program handles.
     pub tokens: usize,
     /// What the kernels run with.

@@ -17,7 +17,8 @@ fn an_adapter_of_a_decoder_and_of_an_encoder_comes_back_as_it_went_in() {
         let golden = Golden::open(name);
         let case = golden.case(true, Mode::Accumulate, PolicyName::None, 1);
         let theirs = Adapter::open(&golden.adapter()).unwrap();
-        let spec = adapter::spec(&golden.adapter(), &theirs).unwrap();
+        let saved = adapter::open(&golden.adapter()).unwrap();
+        let spec = adapter::spec(&golden.adapter(), &saved).unwrap();
         let folder = tempfile::tempdir().unwrap();
         adapter::save(
             &case.cpu,

@@ -12,10 +12,10 @@ use pocketune_kernels::{BlockType, Isa};
 use proptest::prelude::*;
 
 fn training(config: Config, length: usize, batch: usize, ty: BlockType) -> Task {
-    let types = vec![ty; config.graph(None).unwrap().weights.len()];
+    let stored = vec![ty.into(); config.graph(None).unwrap().weights.len()];
     Task {
         config,
-        types,
+        stored,
         lora: Some(LoraSpec::default()),
         length,
         groups: 1,

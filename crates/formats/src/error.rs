@@ -143,7 +143,7 @@ pub enum Error {
         tensor: String,
     },
     /// A tensor whose elements are stored in a way that a step can't read.
-    #[error("{}: tensor {tensor:?} has elements of type {found}; supported are {supported}{}", path.display(), packing_hint(found))]
+    #[error("{}: tensor {tensor:?} has elements of type {found}; supported are {supported}", path.display())]
     UnsupportedType {
         /// The file or folder.
         path: PathBuf,
@@ -188,12 +188,4 @@ pub enum Error {
         /// What is wrong with it.
         problem: peft::Problem,
     },
-}
-
-/// What to do with the integers that bitsandbytes and MLX pack matrices into.
-fn packing_hint(found: &str) -> &'static str {
-    match found {
-        "u8" | "u32" => " (packed by bitsandbytes or MLX? `pocketune quantize` makes a GGUF file of it)",
-        _ => "",
-    }
 }

@@ -23,6 +23,6 @@ pub use error::{Error, Result};
 pub use gguf::{Gguf, Meta, MetaArray};
 pub use mapped::Mapped;
 pub use model::ModelFiles;
-pub use packed::Packed;
+pub use packed::{PackedMatrix, Part};
 pub use pocketune_kernels::BlockType;
 pub use tensor::{Element, Tensor, TensorInfo};

@@ -9,7 +9,7 @@ use pocketune_kernels::blocks;
 use crate::error::{Error, Result};
 use crate::gguf::Gguf;
 use crate::mapped::{self, Mapped};
-use crate::peft::{self, Problem};
+use crate::peft::{self, AdapterConfig, Problem};
 use crate::tensor::{Tensor, TensorInfo};
 use crate::{mlx, model};
 
@@ -27,6 +27,12 @@ pub enum Kind {
 /// The suffixes of factors in a GGUF file.
 const GGUF_SUFFIXES: [&str; 2] = [".weight.lora_a", ".weight.lora_b"];
 
+/// The module of a GGUF file whose first factor lies transposed, so that a token picks a row of it: the embedding.
+pub const GGUF_EMBEDDING: &str = "token_embd";
+
+/// Elements of the longest block.
+const LONGEST_BLOCK: usize = 256;
+
 /// An adapter, mapped.
 pub struct LoraFile {
     /// Its kind.
@@ -35,6 +41,8 @@ pub struct LoraFile {
     pub base_model: Option<String>,
     /// The architecture that a GGUF file names.
     pub architecture: Option<String>,
+    /// What PEFT says of it, where it is PEFT's.
+    pub config: Option<AdapterConfig>,
     /// Its modules, sorted by name.
     pub pairs: Vec<Pair>,
     path: PathBuf,
@@ -56,6 +64,17 @@ pub struct Pair {
     /// What the change is multiplied with.
     pub scale: f64,
     parts: Parts,
+}
+
+/// A part of a module's change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The first factor, `[rank, cols]`.
+    A,
+    /// The second, `[rows, rank]`.
+    B,
+    /// DoRA's magnitudes, `[rows, 1]`.
+    Magnitude,
 }
 
 /// Where the parts of a module's change stand among a file's tensors.
@@ -93,7 +112,9 @@ impl LoraFile {
         let modules = adapter.modules().clone();
         let (file, tensors) = (adapter.file().clone(), adapter.tensors().to_vec());
         let base_model = config.base_model.clone();
-        Self::new(Kind::Peft, path, (file, tensors), modules, base_model, |module, _| config.scale_of(module))
+        let lora =
+            Self::new(Kind::Peft, path, (file, tensors), modules, base_model, |module, _| config.scale_of(module))?;
+        Ok(Self { config: Some(config), ..lora })
     }
 
     /// Takes an adapter of MLX that lies at `path`.
@@ -118,13 +139,12 @@ impl LoraFile {
         let mut pairs = Vec::new();
         for (module, parts) in modules {
             let (a, b) = (&tensors[parts.a], &tensors[parts.b]);
-            let shape = |info: &TensorInfo| match *info.shape {
-                // MLX has both transposed.
-                [first, second] if kind == Kind::Mlx => Ok([second, first]),
+            let shape = |info: &TensorInfo, part| match *info.shape {
+                [first, second] if turned(kind, &module, part) => Ok([second, first]),
                 [first, second] => Ok([first, second]),
                 _ => Err(wrong_shape(path, info, 0)),
             };
-            let ([rank, cols], [rows, other]) = (shape(a)?, shape(b)?);
+            let ([rank, cols], [rows, other]) = (shape(a, Part::A)?, shape(b, Part::B)?);
             if rank != other || rank == 0 {
                 return Err(wrong_shape(path, b, rank));
             }
@@ -134,7 +154,8 @@ impl LoraFile {
         if pairs.is_empty() {
             return Err(fault(path, Problem::NoTensors));
         }
-        let lora = Self { kind, base_model, architecture: None, pairs, path: path.into(), file: [file], tensors };
+        let (architecture, config) = (None, None);
+        let lora = Self { kind, base_model, architecture, config, pairs, path: path.into(), file: [file], tensors };
         for info in &lora.tensors {
             model::read(path, &lora.file, info)?;
         }
@@ -143,25 +164,54 @@ impl LoraFile {
 
     /// A of a module, `[rank, cols]`.
     pub fn a(&self, pair: &Pair) -> Vec<f32> {
-        self.factor(pair.parts.a, (pair.rank, pair.cols))
+        self.values(pair, Part::A, (pair.rank, pair.cols))
     }
 
     /// B of a module, `[rows, rank]`, in the order of its file's rows.
     pub fn b(&self, pair: &Pair) -> Vec<f32> {
-        self.factor(pair.parts.b, (pair.rows, pair.rank))
+        self.values(pair, Part::B, (pair.rows, pair.rank))
     }
 
     /// DoRA's magnitudes of a module, one for every output, in the order of its file's rows.
     pub fn magnitude(&self, pair: &Pair) -> Option<Vec<f32>> {
-        pair.parts.magnitude.map(|at| self.factor(at, (1, pair.rows)))
+        pair.has_magnitude().then(|| self.values(pair, Part::Magnitude, (pair.rows, 1)))
     }
 
-    fn factor(&self, at: usize, (rows, cols): (usize, usize)) -> Vec<f32> {
-        let Tensor { ty, data, .. } =
-            model::read(&self.path, &self.file, &self.tensors[at]).expect("element types were checked on opening");
+    fn values(&self, pair: &Pair, part: Part, (rows, cols): (usize, usize)) -> Vec<f32> {
         let mut values = vec![0.0; rows * cols];
-        blocks::dequantize(ty, data, &mut values);
-        if self.kind == Kind::Mlx { transposed(&values, rows) } else { values }
+        self.each(pair, part, |row, col, x| values[row * cols + col] = x);
+        values
+    }
+
+    /// The tensor of a part, where there is one, as the file has it.
+    pub fn tensor(&self, pair: &Pair, part: Part) -> Option<&TensorInfo> {
+        let at = match part {
+            Part::A => Some(pair.parts.a),
+            Part::B => Some(pair.parts.b),
+            Part::Magnitude => pair.parts.magnitude,
+        };
+        at.map(|at| &self.tensors[at])
+    }
+
+    /// Calls `see` with every element of a part, at its row and column; none where there is no such part. Nothing is copied.
+    pub fn each(&self, pair: &Pair, part: Part, mut see: impl FnMut(usize, usize, f32)) {
+        let Some(info) = self.tensor(pair, part) else { return };
+        let (rows, cols) = match part {
+            Part::A => (pair.rank, pair.cols),
+            Part::B => (pair.rows, pair.rank),
+            Part::Magnitude => (pair.rows, 1),
+        };
+        let Tensor { ty, data, .. } =
+            model::read(&self.path, &self.file, info).expect("element types were checked on opening");
+        let turned = turned(self.kind, &pair.module, part);
+        let (elements, bytes) = (ty.block_len(), ty.block_bytes());
+        let mut block = [0.0; LONGEST_BLOCK];
+        for (first, data) in (0..).step_by(elements).zip(data.chunks_exact(bytes)) {
+            blocks::dequantize(ty, data, &mut block[..elements]);
+            for (at, &x) in (first..rows * cols).zip(&block[..elements]) {
+                if turned { see(at % rows, at / rows, x) } else { see(at / cols, at % cols, x) }
+            }
+        }
     }
 }
 
@@ -215,6 +265,15 @@ pub(crate) fn modules<'a>(
         }
     });
     pairs.collect()
+}
+
+/// Whether a file has a part transposed: MLX both factors, and llama.cpp the first of the embedding.
+fn turned(kind: Kind, module: &str, part: Part) -> bool {
+    match kind {
+        Kind::Peft => false,
+        Kind::Mlx => part != Part::Magnitude,
+        Kind::Gguf => part == Part::A && module == GGUF_EMBEDDING,
+    }
 }
 
 /// The transpose of a matrix with rows of `cols`.

@@ -2,6 +2,7 @@
 //!
 //! Opening maps files and reads their headers; no weight is touched, and nothing of what the model computes is known here.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use pocketune_kernels::BlockType;
@@ -11,6 +12,7 @@ use crate::folder::Folder;
 use crate::gguf::{self, Gguf};
 use crate::hf::HfFolder;
 use crate::mapped::{self, Mapped};
+use crate::packed::Part;
 use crate::tensor::{Element, Tensor, TensorInfo, TensorList};
 
 /// The mapped files of one model.
@@ -81,6 +83,22 @@ impl ModelFiles {
     /// The entry of that name, of whatever element type.
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.find(name)
+    }
+
+    /// The bytes of a part of one of its files.
+    ///
+    /// # Panics
+    /// When the file is shorter.
+    pub fn part(&self, part: &Part) -> &[u8] {
+        &self.files[part.file].bytes()[part.offset..part.offset + part.bytes]
+    }
+
+    /// Lets the pages of elements `of` of a part of `whole` go, with `margin` bytes around them: the system maps around a page that is touched.
+    pub fn release(&self, part: &Part, of: Range<usize>, whole: usize, margin: usize) {
+        let file = &self.files[part.file];
+        let at = |element: usize| part.offset + (part.bytes as u64 * element as u64 / whole.max(1) as u64) as usize;
+        let (start, end) = (at(of.start).saturating_sub(margin), at(of.end) + margin);
+        file.release(start, end.min(file.bytes().len()) - start);
     }
 
     /// The bytes of a listed tensor.

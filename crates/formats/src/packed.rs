@@ -1,16 +1,18 @@
 //! Matrices that other runtimes packed into safetensors: bitsandbytes' 4-bit (NF4 and FP4, also with doubly quantised scales) and MLX's groups of 2,
-//! 4 or 8 bits. They are read row by row, to become a file that a step can read; a step itself never reads them. Which it is shows from the
-//! tensors beside the matrix. It refuses shapes that don't fit together and widths that cross a word.
+//! 4 or 8 bits. Which it is shows from the tensors beside the matrix; what the parts stand for is [`Packed`]'s to say. Here they are found, and checked
+//! to fit together; shapes that don't and widths that cross a word are refused.
 //!
 //! ```text
-//! bitsandbytes: X.weight u8 [n/2, 1], the first of two elements in the high bits, rows one after the other in blocks of `blocksize`;
-//!   X.weight.absmax, X.weight.quant_map f32 [16], X.weight.quant_state.bitsandbytes__nf4: JSON;  y = quant_map[q] absmax
-//!   doubly: absmax u8, nested_absmax f32, nested_quant_map f32 [256];  absmax = nested_quant_map[u] nested_absmax + nested_offset
-//! MLX: X.weight u32 [rows, cols bits / 32], the first element in the low bits; X.scales, X.biases [rows, groups];  y = scale q + bias
+//! bitsandbytes: X.weight u8 [n/2, 1], rows one after the other in blocks of `blocksize`;
+//!   X.weight.absmax, X.weight.quant_map f32 [16], X.weight.quant_state.bitsandbytes__nf4: JSON
+//!   doubly: absmax u8, nested_absmax f32, nested_quant_map f32 [256], and nested_offset in the JSON
+//! MLX: X.weight u32 [rows, cols bits / 32]; X.scales, X.biases [rows, groups]; `quantization` in config.json
 //! ```
 
-use half::{bf16, f16};
+use std::ops::RangeInclusive;
+
 use pocketune_kernels::BlockType;
+use pocketune_kernels::blocks::{Floats, Meaning, Packed, Scales};
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
@@ -20,64 +22,34 @@ use crate::tensor::{Element, TensorInfo};
 /// Most bytes of what bitsandbytes says of a matrix; real ones have some two hundred.
 const MAX_STATE: usize = 1 << 14;
 
-/// A packed matrix.
-pub struct Packed<'a> {
+/// How many elements may share a scale. Real ones have 32 to 4,096; with fewer than these the scales would outweigh the elements.
+const SHARING: RangeInclusive<usize> = 16..=4096;
+
+/// A packed matrix of a model's files.
+#[derive(Clone, Debug)]
+pub struct PackedMatrix {
     /// Outputs.
     pub rows: usize,
     /// Inputs.
     pub cols: usize,
-    /// The bytes of its integers.
-    info: &'a TensorInfo,
-    data: &'a [u8],
-    kind: Kind<'a>,
+    /// Where its parts lie.
+    pub packed: Packed<Part>,
 }
 
-enum Kind<'a> {
-    /// Blocks over all rows together; a table, the scale of each block, and what elements are rounded to.
-    Table { table: Floats<'a>, block: usize, scales: Scales<'a>, ty: BlockType },
-    /// Groups of a row: bits of an element, elements of a group, and the scale and the bias of each group.
-    Groups { bits: usize, group: usize, scales: Floats<'a>, biases: Floats<'a> },
+/// A part of one of a model's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Which of the files.
+    pub file: usize,
+    /// Where it begins; `offset + bytes` lies inside the file.
+    pub offset: usize,
+    /// Its length.
+    pub bytes: usize,
 }
 
-/// The scales of blocks.
-enum Scales<'a> {
-    Plain(Floats<'a>),
-    /// Quantised themselves, in blocks.
-    Nested {
-        integers: &'a [u8],
-        table: Floats<'a>,
-        block: usize,
-        scales: Floats<'a>,
-        offset: f32,
-    },
-}
-
-impl Scales<'_> {
-    fn at(&self, at: usize) -> f32 {
-        match self {
-            Scales::Plain(scales) => scales.at(at),
-            Scales::Nested { integers, table, block, scales, offset } => {
-                table.at(usize::from(integers[at])) * scales.at(at / block) + offset
-            }
-        }
-    }
-}
-
-/// Floats as the file has them; it is checked that they are there.
-#[derive(Clone, Copy)]
-struct Floats<'a> {
-    ty: BlockType,
-    data: &'a [u8],
-}
-
-impl Floats<'_> {
-    fn at(&self, at: usize) -> f32 {
-        let two = |at: usize| [self.data[2 * at], self.data[2 * at + 1]];
-        match self.ty {
-            BlockType::F16 => f16::from_le_bytes(two(at)).to_f32(),
-            BlockType::BF16 => bf16::from_le_bytes(two(at)).to_f32(),
-            _ => f32::from_le_bytes(self.data.as_chunks().0[at]),
-        }
+impl Part {
+    fn of(info: &TensorInfo) -> Self {
+        Self { file: info.file, offset: info.offset, bytes: info.bytes }
     }
 }
 
@@ -93,12 +65,12 @@ struct QuantState {
     nested_offset: f32,
 }
 
-impl<'a> Packed<'a> {
+impl PackedMatrix {
     /// The packed matrix `name` of a model, or `None` where it is missing or not packed.
     ///
     /// # Errors
     /// When what belongs to it is missing or doesn't fit.
-    pub fn find(files: &'a ModelFiles, name: &str) -> Result<Option<Self>> {
+    pub fn find(files: &ModelFiles, name: &str) -> Result<Option<Self>> {
         let reader = Reader { files, name };
         let Some(info) = files.info(name) else { return Ok(None) };
         match &info.element {
@@ -108,56 +80,21 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// The tensor of its integers.
-    pub fn info(&self) -> &'a TensorInfo {
-        self.info
-    }
-
-    /// Reads row `row`.
-    ///
-    /// # Panics
-    /// When there is no such row or `to` has another length.
-    pub fn read(&self, row: usize, to: &mut [f32]) {
-        assert!(row < self.rows && to.len() == self.cols, "row {row} of {} x {}", self.rows, self.cols);
-        match &self.kind {
-            Kind::Table { table, block, scales, ty } => {
-                for (col, to) in to.iter_mut().enumerate() {
-                    let at = row * self.cols + col;
-                    let byte = self.data[at / 2];
-                    let q = if at.is_multiple_of(2) { byte >> 4 } else { byte & 15 };
-                    *to = rounded(table.at(usize::from(q)) * scales.at(at / block), *ty);
-                }
-            }
-            Kind::Groups { bits, group, scales, biases } => {
-                let (in_word, groups) = (32 / bits, self.cols / group);
-                let words = &self.data.as_chunks::<4>().0[row * self.cols / in_word..];
-                for (col, to) in to.iter_mut().enumerate() {
-                    let word = u32::from_le_bytes(words[col / in_word]);
-                    let q = (word >> (col % in_word * bits)) & ((1 << bits) - 1);
-                    let at = row * groups + col / group;
-                    *to = scales.at(at) * q as f32 + biases.at(at);
-                }
-            }
-        }
-    }
-}
-
-/// What the other runtime would compute with.
-fn rounded(x: f32, ty: BlockType) -> f32 {
-    match ty {
-        BlockType::F16 => f16::from_f32(x).to_f32(),
-        BlockType::BF16 => bf16::from_f32(x).to_f32(),
-        _ => x,
+    /// Bytes of everything that grows with the matrix.
+    pub fn bytes(&self) -> usize {
+        let mut bytes = 0;
+        self.packed.each_part(|part| bytes += part.bytes);
+        bytes
     }
 }
 
 /// Reads what belongs to the matrix `name`.
-struct Reader<'a, 'n> {
+struct Reader<'a> {
     files: &'a ModelFiles,
-    name: &'n str,
+    name: &'a str,
 }
 
-impl<'a> Reader<'a, '_> {
+impl<'a> Reader<'a> {
     fn fault(&self, fault: String) -> Error {
         Error::Packed { path: self.files.path().into(), tensor: self.name.into(), fault }
     }
@@ -167,7 +104,7 @@ impl<'a> Reader<'a, '_> {
     }
 
     /// A tensor of `len` floats.
-    fn floats(&self, name: &str, len: usize) -> Result<Floats<'a>> {
+    fn floats(&self, name: &str, len: usize) -> Result<Floats<Part>> {
         let info = self.part(name)?;
         let Element::Block(ty @ (BlockType::F32 | BlockType::F16 | BlockType::BF16)) = info.element else {
             return Err(self.fault(format!("{name} has elements of type {}, not floats", info.element.name())));
@@ -175,10 +112,10 @@ impl<'a> Reader<'a, '_> {
         if info.elements() != len {
             return Err(self.fault(format!("{name} has {} elements instead of {len}", info.elements())));
         }
-        Ok(Floats { ty, data: self.files.bytes(info) })
+        Ok(Floats { ty, data: Part::of(info) })
     }
 
-    fn table(&self, info: &'a TensorInfo) -> Result<Packed<'a>> {
+    fn table(&self, info: &TensorInfo) -> Result<PackedMatrix> {
         let name = self.name;
         let state = ["nf4", "fp4"].map(|kind| format!("{name}.quant_state.bitsandbytes__{kind}"));
         let state = state.iter().find_map(|name| self.files.info(name));
@@ -193,22 +130,21 @@ impl<'a> Reader<'a, '_> {
         };
         let elements = rows.checked_mul(cols).filter(|n| n.div_ceil(2) == info.bytes && *n > 0);
         let elements = elements.ok_or_else(|| self.fault(format!("{} bytes can't be {rows} x {cols}", info.bytes)))?;
-        if state.blocksize == 0 {
-            return Err(self.fault("its blocks have 0 elements".into()));
-        }
+        self.check_sharing(state.blocksize)?;
         let count = elements.div_ceil(state.blocksize);
         let scales = self.block_scales(&state, count)?;
         let table = self.floats(&format!("{name}.quant_map"), 16)?;
-        let ty = match &*state.dtype {
+        let rounded = match &*state.dtype {
             "float16" => BlockType::F16,
             "bfloat16" => BlockType::BF16,
             _ => BlockType::F32,
         };
-        let kind = Kind::Table { table, block: state.blocksize, scales, ty };
-        Ok(Packed { rows, cols, info, data: self.files.bytes(info), kind })
+        let meaning = Meaning::Table { table, scales, rounded };
+        let packed = Packed { integers: Part::of(info), bits: 4, run: state.blocksize, meaning };
+        Ok(PackedMatrix { rows, cols, packed })
     }
 
-    fn block_scales(&self, state: &QuantState, count: usize) -> Result<Scales<'a>> {
+    fn block_scales(&self, state: &QuantState, count: usize) -> Result<Scales<Part>> {
         let name = format!("{}.absmax", self.name);
         let info = self.part(&name)?;
         if !matches!(&info.element, Element::Other(ty) if &**ty == "u8") {
@@ -220,15 +156,15 @@ impl<'a> Reader<'a, '_> {
             return Err(self.fault(format!("{name} has {found} scales instead of {count}, in blocks of {block}")));
         }
         Ok(Scales::Nested {
-            integers: self.files.bytes(info),
+            integers: Part::of(info),
             table: self.floats(&format!("{}.nested_quant_map", self.name), 256)?,
-            block,
+            run: block,
             scales: self.floats(&format!("{}.nested_absmax", self.name), count.div_ceil(block))?,
             offset: state.nested_offset,
         })
     }
 
-    fn groups(&self, info: &'a TensorInfo) -> Result<Packed<'a>> {
+    fn groups(&self, info: &TensorInfo) -> Result<PackedMatrix> {
         let stem = self.name.strip_suffix(".weight").unwrap_or(self.name);
         let &[rows, words] = &info.shape[..] else {
             return Err(self.fault(format!("u32 of the shape {:?} is no packed matrix", info.shape)));
@@ -237,8 +173,9 @@ impl<'a> Reader<'a, '_> {
         // A module may have numbers of its own.
         let size = |value: &serde_json::Value| value.get("group_size").and_then(serde_json::Value::as_u64);
         let group = config.and_then(|config| config.get(stem).and_then(size).or_else(|| size(config)));
-        let group = group.and_then(|group| usize::try_from(group).ok()).filter(|group| (1..=4096).contains(group));
+        let group = group.and_then(|group| usize::try_from(group).ok());
         let group = group.ok_or_else(|| self.fault("u32, and config.json names no group_size of MLX".into()))?;
+        self.check_sharing(group)?;
         let groups = match *self.part(&format!("{stem}.scales"))?.shape {
             [found, groups] if found == rows && groups > 0 => groups,
             _ => return Err(self.fault(format!("{stem}.scales does not have {rows} rows"))),
@@ -251,7 +188,15 @@ impl<'a> Reader<'a, '_> {
         }
         let scales = self.floats(&format!("{stem}.scales"), rows * groups)?;
         let biases = self.floats(&format!("{stem}.biases"), rows * groups)?;
-        let kind = Kind::Groups { bits, group, scales, biases };
-        Ok(Packed { rows, cols, info, data: self.files.bytes(info), kind })
+        let packed = Packed { integers: Part::of(info), bits, run: group, meaning: Meaning::Affine { scales, biases } };
+        Ok(PackedMatrix { rows, cols, packed })
+    }
+
+    fn check_sharing(&self, elements: usize) -> Result<()> {
+        if SHARING.contains(&elements) {
+            return Ok(());
+        }
+        let (least, most) = (SHARING.start(), SHARING.end());
+        Err(self.fault(format!("{elements} elements share a scale; it is between {least} and {most}")))
     }
 }

@@ -1,12 +1,15 @@
 //! Element and block layouts of weight tensors, as GGUF defines them, their exact dequantisation (the scalar reference), and their
-//! quantisation, for files.
+//! quantisation, for files; and what other runtimes pack in other ways ([`Packed`]).
 //!
 //! Only types that a step can read are here; a file may hold others, and its reader says so by name.
 
 mod dequantize;
+mod packed;
 mod quantize;
 
 pub use dequantize::dequantize;
+pub(crate) use packed::rounded_to;
+pub use packed::{Floats, Meaning, Packed, Scales};
 pub use quantize::{largest, quantize};
 
 /// How the elements of a weight tensor are stored. A row is a whole number of blocks.

@@ -7,6 +7,8 @@
 mod layouts;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod packed;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -18,40 +20,66 @@ use x86 as arch;
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::round;
 
+use crate::blocks::Packed;
 use crate::{BlockType, Isa};
+
+/// Where elements come from.
+#[derive(Clone, Copy)]
+pub enum Source<'a> {
+    /// Whole blocks.
+    Blocks(BlockType, &'a [u8]),
+    /// Elements of a packed matrix, from this one on.
+    Packed(&'a Packed<&'a [u8]>, usize),
+}
 
 /// Writes the elements of the blocks in `src` to `dst`, with the bits of [`crate::blocks::dequantize`].
 ///
 /// # Panics
 /// When `dst` is no whole number of blocks or `src` is not exactly as many blocks.
 pub fn dequantize_row(isa: Isa, ty: BlockType, src: &[u8], dst: &mut [f32]) {
-    check(ty, src, dst.len());
+    dequantize(isa, Source::Blocks(ty, src), dst);
+}
+
+/// Writes as many elements of `src` as `dst` has room for, with the bits of [`crate::blocks::dequantize`] and of [`Packed::read`].
+///
+/// # Panics
+/// When blocks are not exactly as many elements, or a packed matrix has fewer.
+pub fn dequantize(isa: Isa, src: Source, dst: &mut [f32]) {
+    src.check(dst.len());
     match isa {
-        _ if ty == BlockType::F32 => bytemuck::cast_slice_mut(dst).copy_from_slice(src),
+        _ if let Source::Blocks(BlockType::F32, src) = src => bytemuck::cast_slice_mut(dst).copy_from_slice(src),
         // SAFETY: an `Isa` above `Scalar` is only made where the processor has its features.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Amx => unsafe { x86::avx512(ty, src, dst) },
+        Isa::Avx512 | Isa::Amx => unsafe { x86::avx512(src, dst) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { x86::avx2(ty, src, dst) },
+        Isa::Avx2 => unsafe { x86::avx2(src, dst) },
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonBf16 => neon::f32(ty, src, dst),
-        _ => crate::blocks::dequantize(ty, src, dst),
+        Isa::Neon | Isa::NeonBf16 => neon::f32(src, dst),
+        _ => match src {
+            Source::Blocks(ty, src) => crate::blocks::dequantize(ty, src, dst),
+            Source::Packed(packed, at) => packed.read(at, dst),
+        },
     }
 }
 
-/// [`dequantize_row`] with each element rounded to bf16, to nearest, ties to even (and subnormals to zero on x86), as bits.
+/// [`dequantize`] with each element rounded to bf16, to nearest, ties to even (and subnormals to zero on x86), as bits.
 ///
 /// # Safety
 /// The processor has what [`Isa::Amx`] or [`Isa::NeonBf16`] stands for.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub(crate) unsafe fn dequantize_row_bf16(ty: BlockType, src: &[u8], dst: &mut [u16]) {
-    check(ty, src, dst.len());
+pub(crate) unsafe fn dequantize_bf16(src: Source, dst: &mut [u16]) {
+    src.check(dst.len());
     // SAFETY: the caller's promise.
-    unsafe { arch::bf16(ty, src, dst) }
+    unsafe { arch::bf16(src, dst) }
 }
 
-fn check(ty: BlockType, src: &[u8], len: usize) {
-    let bytes = ty.row_bytes(len);
-    assert_eq!(Some(src.len()), bytes, "{len} elements of {} need another number of bytes", ty.name());
+impl Source<'_> {
+    fn check(&self, len: usize) {
+        // Every access to a packed matrix is checked where it happens.
+        if let Source::Blocks(ty, src) = self {
+            let bytes = ty.row_bytes(len);
+            assert_eq!(Some(src.len()), bytes, "{len} elements of {} need another number of bytes", ty.name());
+        }
+    }
 }

@@ -6,7 +6,7 @@ use crate::matmul::Weight;
 use crate::norm::piece;
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
-use crate::{Isa, Pool, dequant};
+use crate::{Isa, Pool};
 
 /// Rows whose lengths one task computes, and columns whose magnitudes' gradients it sums.
 const LINES: usize = 32;
@@ -27,7 +27,7 @@ pub fn lengths(isa: Isa, pool: &Pool, w: Weight, a: &[f32], b: &[f32], scale: f3
         // No two tasks run on one thread at a time.
         let buffer = &mut buffers.piece(thread).0[..cols];
         for (n, row) in n.iter_mut().zip(range) {
-            dequant::dequantize_row(isa, w.ty, w.row(row), buffer);
+            w.read(isa, row, 0..cols, buffer);
             *n = length(isa, buffer, a, &b[row..], rows, scale);
         }
     });

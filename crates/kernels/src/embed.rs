@@ -2,22 +2,22 @@
 //! they are stored, so there is no backward. An adapter of an embedding picks columns of its first factor by token, and its gradient
 //! goes back to them, token after token.
 
-use crate::{BlockType, Isa, dequant};
+use crate::Isa;
+use crate::matmul::Weight;
 
 /// Elements that are dequantised at a time: a whole number of every type's blocks.
 const PIECE: usize = 256;
 
-/// Adds the elements of the blocks in `row` to `out`.
+/// Adds row `row` of `table` to `out`.
 ///
 /// # Panics
-/// When `row` is not exactly as many blocks as `out` has elements for.
-pub fn add_row(isa: Isa, ty: BlockType, row: &[u8], out: &mut [f32]) {
-    assert_eq!(Some(row.len()), ty.row_bytes(out.len()), "{} elements of {}", out.len(), ty.name());
-    let bytes = PIECE / ty.block_len() * ty.block_bytes();
-    for (row, out) in row.chunks(bytes).zip(out.chunks_mut(PIECE)) {
+/// When there is no such row or it has another length.
+pub fn add_row(isa: Isa, table: Weight, row: usize, out: &mut [f32]) {
+    assert_eq!(out.len(), table.cols, "room for a row");
+    for (at, out) in (0..).step_by(PIECE).zip(out.chunks_mut(PIECE)) {
         let mut piece = [0.0; PIECE];
         let piece = &mut piece[..out.len()];
-        dequant::dequantize_row(isa, ty, row, piece);
+        table.read(isa, row, at..at + out.len(), piece);
         out.iter_mut().zip(piece).for_each(|(out, x)| *out += *x);
     }
 }

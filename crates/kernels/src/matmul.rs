@@ -32,18 +32,39 @@ mod vector;
 use product::{Factor, Left, Product, Right, Tail};
 pub use vector::{matvec, matvec_scratch};
 
+use std::ops::Range;
+
+use crate::blocks::Packed;
+use crate::dequant::{self, Source};
 use crate::{BlockType, Isa, Pool};
 
-/// A matrix `[rows, cols]`, row-major, stored in blocks along `cols`: mapped file blocks for frozen weights, `F32` for adapters.
+/// A matrix `[rows, cols]`, row-major, stored in blocks along `cols`, or as another runtime packed it: mapped files for frozen weights, `F32` for
+/// adapters.
 #[derive(Clone, Copy)]
 pub struct Weight<'a> {
-    /// How the elements are stored.
+    /// How the elements are stored; for a packed matrix what it counts as, see [`counted_as`].
     pub ty: BlockType,
     /// Outputs of the linear map.
     pub rows: usize,
     /// Inputs of the linear map.
     pub cols: usize,
-    data: &'a [u8],
+    data: Data<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Data<'a> {
+    Blocks(&'a [u8]),
+    /// A packed matrix, from this element on.
+    Packed(Packed<&'a [u8]>, usize),
+}
+
+/// The type that a packed matrix counts as where scratch memory and mapped pages are counted: of the types whose blocks divide its rows, the
+/// smallest that is no smaller than `bytes`.
+pub fn counted_as(rows: usize, cols: usize, bytes: usize) -> BlockType {
+    let types = [BlockType::Q4_0, BlockType::Q4_1, BlockType::Q5_1, BlockType::Q8_0, BlockType::BF16];
+    let enough =
+        |ty: &BlockType| ty.row_bytes(cols).and_then(|row| row.checked_mul(rows)).is_some_and(|all| all >= bytes);
+    types.into_iter().find(enough).unwrap_or(BlockType::F32)
 }
 
 impl<'a> Weight<'a> {
@@ -56,7 +77,12 @@ impl<'a> Weight<'a> {
         let row = row.unwrap_or_else(|| panic!("a row of {cols} elements is no whole number of {} blocks", ty.name()));
         let bytes = rows.checked_mul(row);
         assert_eq!(Some(data.len()), bytes, "bytes of a {} matrix of {rows} rows and {cols} columns", ty.name());
-        Self { ty, rows, cols, data }
+        Self { ty, rows, cols, data: Data::Blocks(data) }
+    }
+
+    /// A matrix that another runtime packed, which counts as `ty`.
+    pub fn packed(ty: BlockType, rows: usize, cols: usize, packed: Packed<&'a [u8]>) -> Self {
+        Self { ty, rows, cols, data: Data::Packed(packed, 0) }
     }
 
     /// A matrix of plain floats.
@@ -68,21 +94,64 @@ impl<'a> Weight<'a> {
     }
 
     /// Some of the rows, as a matrix of their own.
-    pub fn part(&self, rows: std::ops::Range<usize>) -> Weight<'a> {
-        let row = self.data.len() / self.rows.max(1);
-        Self::new(self.ty, rows.len(), self.cols, &self.data[rows.start * row..rows.end * row])
+    pub fn part(&self, rows: Range<usize>) -> Weight<'a> {
+        assert!(rows.end <= self.rows, "rows {rows:?} of {}", self.rows);
+        match self.data {
+            Data::Blocks(data) => {
+                let row = data.len() / self.rows.max(1);
+                Self::new(self.ty, rows.len(), self.cols, &data[rows.start * row..rows.end * row])
+            }
+            Data::Packed(packed, first) => {
+                let data = Data::Packed(packed, first + rows.start * self.cols);
+                Self { ty: self.ty, rows: rows.len(), cols: self.cols, data }
+            }
+        }
     }
 
-    /// The stored bytes of a row.
-    pub fn row(&self, row: usize) -> &'a [u8] {
-        self.blocks(row, 0, self.cols)
+    /// Writes columns `cols` of `row`, which begin and end at block borders, to `to`.
+    ///
+    /// # Panics
+    /// When there are no such columns, or `to` has another length.
+    pub fn read(&self, isa: Isa, row: usize, cols: Range<usize>, to: &mut [f32]) {
+        assert_eq!(cols.len(), to.len(), "room for columns {cols:?}");
+        dequant::dequantize(isa, self.source(row, &cols), to);
     }
 
-    /// The blocks of columns `from..to` of `row`; both are at block borders.
-    fn blocks(&self, row: usize, from: usize, to: usize) -> &'a [u8] {
+    /// [`Weight::read`] rounded to bf16.
+    ///
+    /// # Safety
+    /// The processor has what [`Isa::Amx`] or [`Isa::NeonBf16`] stands for.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[inline(always)]
+    unsafe fn read_bf16(&self, row: usize, cols: Range<usize>, to: &mut [u16]) {
+        // SAFETY: the caller's promise.
+        unsafe { dequant::dequantize_bf16(self.source(row, &cols), to) }
+    }
+
+    #[inline(always)]
+    fn source(&self, row: usize, cols: &Range<usize>) -> Source<'_> {
+        match &self.data {
+            Data::Blocks(data) => Source::Blocks(self.ty, &data[self.blocks(row, cols)]),
+            Data::Packed(packed, first) => Source::Packed(packed, first + row * self.cols + cols.start),
+        }
+    }
+
+    /// Where the blocks of columns `cols` of `row` lie.
+    #[inline(always)]
+    fn blocks(&self, row: usize, cols: &Range<usize>) -> Range<usize> {
         let (len, bytes) = (self.ty.block_len(), self.ty.block_bytes());
         let at = row * (self.cols / len);
-        &self.data[(at + from / len) * bytes..(at + to / len) * bytes]
+        (at + cols.start / len) * bytes..(at + cols.end / len) * bytes
+    }
+
+    /// Columns `cols` of `row` of a matrix of plain floats, as bytes.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn floats(&self, row: usize, cols: &Range<usize>) -> Option<&'a [u8]> {
+        match self.data {
+            Data::Blocks(data) if self.ty == BlockType::F32 => Some(&data[self.blocks(row, cols)]),
+            _ => None,
+        }
     }
 
     /// Asks for the blocks of columns `from..to` of `row`, if there is such a row, because they are read soon. Parts of rows lie too
@@ -91,7 +160,11 @@ impl<'a> Weight<'a> {
     #[inline(always)]
     fn fetch(&self, row: usize, from: usize, to: usize) {
         if row < self.rows {
-            for line in self.blocks(row, from, to).chunks(64) {
+            let bytes = match &self.data {
+                Data::Blocks(data) => &data[self.blocks(row, &(from..to))],
+                Data::Packed(packed, first) => packed.bytes(first + row * self.cols + from, to - from),
+            };
+            for line in bytes.chunks(64) {
                 let at = line.as_ptr();
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: a hint; it faults at no address.

@@ -297,7 +297,7 @@ fn rows_of_any_type_are_added_to_what_is_there() {
             want.iter_mut().zip(random(1, len)).for_each(|(want, x)| *want += x);
             let got = same_bits("added row", |isa, _| {
                 let mut out = random(1, len);
-                embed::add_row(isa, ty, &row, &mut out);
+                embed::add_row(isa, Weight::new(ty, 1, len, &row), 0, &mut out);
                 out
             });
             assert_eq!(got, want, "{} of {len}", ty.name());

@@ -42,8 +42,8 @@ pub struct LoraArgs {
     /// How many layers are trained, counted from the last; -1 for all [default: -1].
     #[arg(long, allow_hyphen_values = true)]
     pub num_layers: Option<i64>,
-    /// Start from this PEFT folder, with its rank, alpha and targets.
-    #[arg(long, value_name = "PEFT_DIR", conflicts_with_all = ["lora_rank", "lora_alpha", "lora_rank_pattern", "lora_alpha_pattern", "use_rslora", "fine_tune_type", "lora_dropout", "lora_targets", "num_layers"])]
+    /// Start from this adapter (a PEFT or MLX folder, or a GGUF file), with its rank, alpha and targets.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["lora_rank", "lora_alpha", "lora_rank_pattern", "lora_alpha_pattern", "use_rslora", "fine_tune_type", "lora_dropout", "lora_targets", "num_layers"])]
     pub init_adapter: Option<PathBuf>,
 }
 

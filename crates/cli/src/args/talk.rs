@@ -12,8 +12,8 @@ pub struct GenerateArgs {
     /// A GGUF file or a Hugging Face folder.
     #[arg(long, short = 'm', value_name = "PATH")]
     pub model: PathBuf,
-    /// A PEFT folder.
-    #[arg(long, alias = "adapter-path", value_name = "DIR")]
+    /// An adapter: a PEFT or MLX folder, or a GGUF file.
+    #[arg(long, alias = "adapter-path", value_name = "PATH")]
     pub adapter: Option<PathBuf>,
     /// The text to continue.
     #[arg(long, short = 'p')]
@@ -37,8 +37,8 @@ pub struct ChatArgs {
     /// A GGUF file or a Hugging Face folder, with a chat template.
     #[arg(long, short = 'm', value_name = "PATH")]
     pub model: PathBuf,
-    /// A PEFT folder.
-    #[arg(long, alias = "adapter-path", value_name = "DIR")]
+    /// An adapter: a PEFT or MLX folder, or a GGUF file.
+    #[arg(long, alias = "adapter-path", value_name = "PATH")]
     pub adapter: Option<PathBuf>,
     /// What the model is told before the conversation.
     #[arg(long, value_name = "TEXT", alias = "system-prompt")]

@@ -33,7 +33,7 @@ fn refused(place: &Place, model: &Path, adapter: &Path, words: &[&str]) {
 fn an_adapter_that_is_not_there_is_refused() {
     let (place, model, adapter) = set_up();
     refused(&place, &model, &place.path("nowhere"), &["nowhere", "no such file or folder"]);
-    refused(&place, &model, &place.path("data.jsonl"), &["data.jsonl", "not a folder"]);
+    refused(&place, &model, &place.path("data.jsonl"), &["data.jsonl", "not a GGUF file"]);
     refused(&place, &model, &place.path("tmp"), &["tmp", "adapter_config.json"]);
     std::fs::remove_file(adapter.join("adapter_model.safetensors")).unwrap();
     refused(&place, &model, &adapter, &["adapter", "adapter_model.safetensors"]);

@@ -1,7 +1,10 @@
 //! Adapters for other runtimes: what goes out and comes back is the same to the bit, rows lie where each runtime looks for them, and what
 //! does not fit is refused in one line.
 
+use std::path::Path;
+
 use pocketune_formats::lora::{Kind, LoraFile};
+use pocketune_formats::{Gguf, Mapped};
 
 use crate::adapters;
 use crate::models::{Golden, demo};
@@ -62,10 +65,98 @@ fn dora_goes_to_mlx_and_back_and_not_to_gguf() {
         }
         convert("--to gguf --output out.gguf").with("--adapter", &adapter).refuses(&["out.gguf", "magnitudes", "DoRA"]);
     }
+}
+
+/// llama.cpp picks rows of the embedding's first factor, mlx-lm too; the head's factors are those of any linear.
+#[test]
+fn adapters_at_the_ends_lie_where_each_runtime_looks_for_them_and_come_back() {
     let (golden, place) = (Golden::new("llama_ends"), Place::new());
+    let (model, adapter) = (golden.folder(&place), golden.adapter());
+    let mut want = adapters::tensors(&adapter);
+    want.retain(|name, _| name.contains(".lora_"));
+    let convert = |words: &str| place.pocketune("convert").words(words).model(&model);
+    for (kind, name) in [("gguf", "there.gguf"), ("mlx", "there")] {
+        convert(&format!("--to {kind} --output {name}")).with("--adapter", &adapter).succeeds();
+        convert(&format!("--to peft --output back --adapter {name}")).succeeds();
+        assert!(adapters::tensors(&place.path("back")) == want, "by {kind}");
+        std::fs::remove_dir_all(place.path("back")).unwrap();
+    }
+    let (rank, vocab, hidden) = (4, 128, 64);
+    let of = |name: &str| &want[&format!("base_model.model.{name}")];
+    let a = of("model.embed_tokens.lora_embedding_A");
+    let turned: Vec<f32> = (0..vocab * rank).map(|at| a[at % rank * vocab + at / rank]).collect();
+    let file = Mapped::open(&place.path("there.gguf")).unwrap();
+    let (_, tensors) = Gguf::read(&file, 0).unwrap();
+    let floats = |name: &str, shape: [usize; 2]| -> Vec<f32> {
+        let info = tensors.find(name).unwrap();
+        assert_eq!(*info.shape, shape, "{name}");
+        let bytes = &file.bytes()[info.offset..info.offset + info.bytes];
+        bytes.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect()
+    };
+    assert_eq!(floats("token_embd.weight.lora_a", [vocab, rank]), turned);
+    let b = of("model.embed_tokens.lora_embedding_B");
+    assert_eq!(&floats("token_embd.weight.lora_b", [hidden, rank]), b);
+    assert_eq!(&floats("output.weight.lora_a", [rank, hidden]), of("lm_head.lora_A.weight"));
+    assert_eq!(&floats("output.weight.lora_b", [vocab, rank]), of("lm_head.lora_B.weight"));
+    let mlx = adapters::read(&place.path("there/adapters.safetensors"));
+    assert_eq!(mlx["model.embed_tokens.lora_a"], turned);
+    let keys = &adapters::config(&place.path("there"))["lora_parameters"]["keys"];
+    assert_eq!(*keys, serde_json::json!(["lm_head", "model.embed_tokens", "self_attn.q_proj"]));
+}
+
+#[test]
+fn one_end_of_a_model_whose_ends_are_one_matrix_stays_pefts() {
+    let (golden, place) = (Golden::new("gemma3_text_ends"), Place::new());
     let model = golden.folder(&place);
-    let convert = place.pocketune("convert --to gguf --output out.gguf").model(&model);
-    convert.with("--adapter", golden.adapter()).refuses(&["lm_head is not a linear of a block"]);
+    let convert =
+        |words: &str| place.pocketune("convert --output out").words(words).with("--adapter", golden.adapter());
+    convert("--to gguf").model(&model).refuses(&["is an end of the model", "one matrix"]);
+    convert("--to mlx").model(&model).refuses(&["is an end of the model", "one matrix"]);
+    convert("--to mlx").refuses(&["is an end of the model", "--model"]);
+    convert("--to peft").succeeds();
+    let merge = place.pocketune("merge --output merged --no-loss").model(&model);
+    merge.with("--adapter", golden.adapter()).refuses(&["is an end of the model", "one matrix"]);
+}
+
+#[test]
+fn an_adapter_of_any_kind_is_used_as_it_is() {
+    for (name, kinds) in [
+        ("llama", &["gguf", "mlx"][..]),
+        ("llama_ends", &["gguf", "mlx"]),
+        ("qwen2", &["gguf"]),
+        ("llama_dora", &["mlx"]),
+    ] {
+        let (golden, place) = (Golden::new(name), Place::new());
+        let folder = golden.folder(&place);
+        place.pocketune("quantize --type f32 --output model.gguf").model(&folder).succeeds();
+        let data = place.texts("data.jsonl", &golden.records());
+        for model in [folder.clone(), place.path("model.gguf")] {
+            let said = |adapter: &Path| {
+                let eval = place.pocketune("eval --precision f32 --log-format jsonl").model(&model).data(&data);
+                let generate = place.pocketune("generate --precision f32 -n 8 --prompt AB").model(&model);
+                [eval, generate].map(|run| run.with("--adapter", adapter).succeeds().stdout)
+            };
+            let want = said(&golden.adapter());
+            for kind in kinds {
+                let there = place.path(&format!("there.{kind}"));
+                let convert = place.pocketune("convert --to").word(kind).model(&folder);
+                convert.with("--adapter", golden.adapter()).with("--output", &there).succeeds();
+                assert_eq!(said(&there), want, "{name} by {kind} on {}", model.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn an_adapter_that_does_not_fit_is_refused_whatever_its_kind() {
+    let (golden, place) = (Golden::new("llama"), Place::new());
+    let (own, other) = (golden.folder(&place), Golden::new("qwen2").gguf(&place));
+    let data = place.texts("data.jsonl", &["AB"]);
+    for (kind, words) in [("gguf", ["architecture \"llama\"", "qwen2"]), ("mlx", ["has shape", "the model needs"])] {
+        let convert = place.pocketune("convert --to").word(kind).model(&own).with("--adapter", golden.adapter());
+        convert.with("--output", kind).succeeds();
+        place.pocketune("eval --adapter").word(kind).model(&other).data(&data).refuses(&words);
+    }
 }
 
 /// llama.cpp's converter turns rows of queries and keys as it turns those of the weights:

@@ -10,6 +10,8 @@ use crate::adapters;
 use crate::models::{FOLDERS, Golden, demo, demo_data};
 use crate::packed;
 use crate::place::Place;
+#[cfg(target_os = "linux")]
+use crate::quantizing::keeps_its_budget;
 use crate::quantizing::{killed_in_the_middle, large};
 
 fn loss(place: &Place, model: &Path, adapter: Option<&Path>, data: &Path) -> f64 {
@@ -31,9 +33,20 @@ fn furthest(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn the_process_stays_within_its_budget() {
+    let place = Place::new();
+    place.pocketune("train --iters 1").into("adapter").succeeds();
+    for words in ["", "--type q8_0"] {
+        let merge = || place.pocketune("merge --no-loss --adapter adapter --output out.gguf").words(words);
+        keeps_its_budget(|| merge().model(demo()));
+    }
+}
+
 #[test]
 fn a_merged_folder_computes_what_the_folder_does_with_its_adapter() {
-    for name in FOLDERS.into_iter().chain(["qwen2_dora", "llama_dora"]) {
+    for name in FOLDERS.into_iter().chain(["qwen2_dora", "llama_dora", "llama_ends"]) {
         let place = Place::new();
         let golden = Golden::new(name);
         let (folder, adapter) = (golden.folder(&place), golden.adapter());

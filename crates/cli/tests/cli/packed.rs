@@ -1,5 +1,5 @@
-//! Folders whose matrices bitsandbytes or MLX packed: `quantize` reads exactly the numbers that they stand for, everything else says what to do with
-//! them, and what doesn't fit together is refused.
+//! Folders whose matrices bitsandbytes or MLX packed: every command does with them what it does with the numbers that they stand for, to the bit, and
+//! what doesn't fit together is refused.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 
+use crate::adapters;
 use crate::models::Golden;
 use crate::place::Place;
 
@@ -84,12 +85,12 @@ fn nf4(name: &str, shape: &[usize], x: &[f32], nested: bool, out: &mut Tensors) 
     q.iter().enumerate().map(|(at, q)| bf16::from_f32(TABLE[*q] * scales[at / 64]).to_f32()).collect()
 }
 
-/// Packs a matrix as MLX does, in groups of 16, and gives the numbers that it stands for.
-fn mlx(name: &str, shape: &[usize], x: &[f32], bits: usize, out: &mut Tensors) -> Vec<f32> {
+/// Packs a matrix as MLX does, and gives the numbers that it stands for.
+fn mlx(name: &str, shape: &[usize], x: &[f32], (bits, group): (usize, usize), out: &mut Tensors) -> Vec<f32> {
     let most = (1 << bits) - 1;
     let stem = name.strip_suffix(".weight").unwrap();
     let (mut scales, mut biases, mut words, mut y) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for group in x.chunks(16) {
+    for group in x.chunks(group) {
         let (low, high) = group.iter().fold((f32::MAX, f32::MIN), |(low, high), x| (low.min(*x), high.max(*x)));
         let scale = bf16::from_f32((high - low) / most as f32);
         let bias = bf16::from_f32(low);
@@ -103,7 +104,7 @@ fn mlx(name: &str, shape: &[usize], x: &[f32], bits: usize, out: &mut Tensors) -
         scales.extend(scale.to_le_bytes());
         biases.extend(bias.to_le_bytes());
     }
-    let groups = vec![shape[0], shape[1] / 16];
+    let groups = vec![shape[0], shape[1] / group];
     out.insert(name.into(), (Dtype::U32, vec![shape[0], shape[1] * bits / 32], words));
     out.insert(format!("{stem}.scales"), (Dtype::BF16, groups.clone(), scales));
     out.insert(format!("{stem}.biases"), (Dtype::BF16, groups, biases));
@@ -136,10 +137,21 @@ fn folders(
     [packed, plain]
 }
 
-/// What `quantize` makes of both is the same file, but for its name.
-fn same(place: &Place, [packed, plain]: &[PathBuf; 2]) {
+/// A packed folder and its plain one: by bitsandbytes, or by MLX in so many bits and groups.
+fn by_bitsandbytes(place: &Place, nested: bool) -> [PathBuf; 2] {
+    folders(place, "llama", json!({}), is_linear, |name, shape, x, out| nf4(name, shape, x, nested, out))
+}
+
+fn by_mlx(place: &Place, name: &'static str, bits: usize, group: usize) -> [PathBuf; 2] {
+    let more = json!({ "quantization": { "group_size": group, "bits": bits } });
+    let packs = |name: &str| is_linear(name) || name.contains("embed_tokens");
+    folders(place, name, more, packs, |name, shape, x, out| mlx(name, shape, x, (bits, group), out))
+}
+
+/// What a command makes of both is the same file, but for its name.
+fn same(place: &Place, words: &str, [packed, plain]: &[PathBuf; 2]) {
     let [packed, plain] = [packed, plain].map(|folder| {
-        place.pocketune("quantize --type f32 --output out.gguf").model(folder).succeeds();
+        place.pocketune(words).words("--output out.gguf").model(folder).succeeds();
         let files = pocketune_formats::ModelFiles::open(&place.path("out.gguf")).unwrap();
         let all = files.tensors().map(|info| {
             let tensor = files.tensor(&info.name).unwrap().unwrap();
@@ -154,15 +166,10 @@ fn same(place: &Place, [packed, plain]: &[PathBuf; 2]) {
 }
 
 #[test]
-fn four_bits_of_bitsandbytes_are_read_exactly_and_training_on_them_says_what_to_do() {
+fn four_bits_of_bitsandbytes_are_read_exactly() {
     for nested in [false, true] {
         let place = Place::new();
-        let pack = |name: &str, shape: &[usize], x: &[f32], out: &mut Tensors| nf4(name, shape, x, nested, out);
-        let both = folders(&place, "llama", json!({}), is_linear, pack);
-        same(&place, &both);
-        let data = place.texts("data.jsonl", &["ABRACADABRA"]);
-        let train = place.pocketune("train --iters 1").model(&both[0]).data(data).into("out");
-        train.stops(&["has elements of type u8", "pocketune quantize"]);
+        same(&place, "quantize --type f32", &by_bitsandbytes(&place, nested));
     }
 }
 
@@ -170,10 +177,74 @@ fn four_bits_of_bitsandbytes_are_read_exactly_and_training_on_them_says_what_to_
 fn groups_of_mlx_are_read_exactly() {
     for bits in [2, 4, 8] {
         let place = Place::new();
-        let more = json!({ "quantization": { "group_size": 16, "bits": bits } });
-        let packs = |name: &str| is_linear(name) || name.contains("embed_tokens");
-        let pack = |name: &str, shape: &[usize], x: &[f32], out: &mut Tensors| mlx(name, shape, x, bits, out);
-        same(&place, &folders(&place, "qwen2", more, packs, pack));
+        same(&place, "quantize --type f32", &by_mlx(&place, "qwen2", bits, 16));
+    }
+}
+
+/// Trains on the plain one, and on the packed one in every way that `ways` names.
+fn trains_alike(place: &Place, both: &[PathBuf; 2], ways: &[&str]) {
+    let data = place.texts("data.jsonl", &["ABRACADABRA", "SIMSALABIM", "HOCUS POCUS", "ABC"]);
+    for precision in ["f32", "bf16"] {
+        let trained = |model: &PathBuf, way: &str| {
+            let run = place.pocketune("train --iters 3 --batch-size 2 --learning-rate 1e-2").words(way);
+            run.with("--precision", precision).model(model).data(&data).into("adapter").succeeds();
+            adapters::bytes(&place.path("adapter"))
+        };
+        let wanted = trained(&both[1], "");
+        for way in ways {
+            assert!(trained(&both[0], way) == wanted, "{way} in {precision} differs from the plain folder");
+        }
+    }
+}
+
+const WAYS: [&str; 3] = ["--threads 1", "--threads 2 --grad-checkpoint block", "--grad-checkpoint selective"];
+
+#[test]
+fn training_on_a_packed_folder_gives_the_adapter_of_training_on_its_floats() {
+    for nested in [false, true] {
+        let place = Place::new();
+        trains_alike(&place, &by_bitsandbytes(&place, nested), &WAYS);
+    }
+    for (name, bits, group) in [("llama", 4, 32), ("qwen2", 4, 16), ("llama", 8, 32)] {
+        let place = Place::new();
+        trains_alike(&place, &by_mlx(&place, name, bits, group), &WAYS[..1]);
+    }
+}
+
+#[test]
+fn adapters_of_a_packed_folder_with_dora_and_at_its_ends_are_those_of_its_floats() {
+    let place = Place::new();
+    let both = by_mlx(&place, "llama", 4, 32);
+    for way in ["--fine-tune-type dora", "--lora-targets q_proj,embed_tokens,lm_head"] {
+        let data = place.texts("data.jsonl", &["ABRACADABRA", "SIMSALABIM"]);
+        let of = |model: &PathBuf| {
+            let run = place.pocketune("train --iters 2 --learning-rate 1e-2").words(way);
+            run.model(model).data(&data).into("adapter").succeeds();
+            adapters::bytes(&place.path("adapter"))
+        };
+        assert!(of(&both[0]) == of(&both[1]), "{way}");
+    }
+}
+
+#[test]
+fn a_packed_folder_is_measured_talks_and_is_merged_as_its_floats_are() {
+    for mlx in [false, true] {
+        let place = Place::new();
+        let both = if mlx { by_mlx(&place, "llama", 4, 32) } else { by_bitsandbytes(&place, true) };
+        let data = place.texts("data.jsonl", &["ABRACADABRA", "SIMSALABIM"]);
+        place.pocketune("train --iters 3 --learning-rate 1e-2").model(&both[1]).data(&data).into("adapter").succeeds();
+        let said = |words: &str| {
+            let of = |model: &PathBuf| place.pocketune(words).words("--adapter adapter").model(model).succeeds().stdout;
+            both.each_ref().map(of)
+        };
+        for words in ["eval --log-format jsonl --data data.jsonl", "generate --prompt AB -n 12"] {
+            let [packed, plain] = said(words);
+            assert_eq!(packed, plain, "{words}");
+        }
+        same(&place, "merge --type q8_0 --adapter adapter --no-loss", &both);
+        let merge = place.pocketune("merge --adapter adapter --output merged").model(&both[0]);
+        merge.refuses(&["packed", "let the output end in .gguf"]);
+        place.pocketune("plan --memory-budget 64MiB").model(&both[0]).succeeds();
     }
 }
 
@@ -181,7 +252,7 @@ fn groups_of_mlx_are_read_exactly() {
 fn packed_matrices_that_do_not_fit_together_are_refused() {
     let place = Place::new();
     let more = json!({ "quantization": { "group_size": 16, "bits": 4 } });
-    let pack = |name: &str, shape: &[usize], x: &[f32], out: &mut Tensors| mlx(name, shape, x, 4, out);
+    let pack = |name: &str, shape: &[usize], x: &[f32], out: &mut Tensors| mlx(name, shape, x, (4, 16), out);
     let [packed, _] = folders(&place, "qwen2", more, is_linear, pack);
     let file = std::fs::read(packed.join("model.safetensors")).unwrap();
     let all: Tensors = SafeTensors::deserialize(&file)

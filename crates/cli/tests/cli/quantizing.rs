@@ -219,6 +219,27 @@ fn a_large_tensor_goes_through_in_little_memory() {
     assert!(peak < 48 << 20, "{peak} bytes for a file of 256 MB");
 }
 
+/// A budget that is too small is refused with what is needed; in that much it is done, by one thread, and in more by others, within each.
+#[cfg(target_os = "linux")]
+pub fn keeps_its_budget<'a>(run: impl Fn() -> Run<'a>) {
+    let refusal = run().with("--memory-budget", "4MiB").stops(&["--memory-budget 4.0 MiB", "writing this model needs"]);
+    let needed: u64 = refusal.rsplit('(').next().unwrap().split(' ').next().unwrap().parse().unwrap();
+    for budget in [needed, needed + (1 << 20), 64 << 20] {
+        let said = run().words("--json").with("--memory-budget", budget.to_string()).succeeds();
+        let peak = serde_json::from_str::<Value>(&said.stdout).unwrap()["peak_bytes"].as_u64().unwrap();
+        println!("{budget} bytes: {peak} at most");
+        assert!(peak <= budget, "a peak of {peak} in a budget of {budget}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_process_stays_within_its_budget() {
+    let place = Place::new();
+    let model = large(&place);
+    keeps_its_budget(|| place.pocketune("quantize --type q6_k --output out.gguf").model(&model));
+}
+
 /// Kills a command that writes `out.gguf` of a large model when it has begun to; what was there stays.
 pub fn killed_in_the_middle(place: &Place, run: Run) {
     place.file("out.gguf", "old");

@@ -176,6 +176,30 @@ fn a_smaller_budget_has_less_room_and_says_the_same() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn the_process_stays_within_its_budget_through_turns_and_another_adapter() {
+    let place = Place::new();
+    chatty(&place);
+    let adapter = adapter(&place);
+    for budget in [32_u64 << 20, 48 << 20] {
+        let run = chat(&place, &format!("--memory-budget {budget}")).answering("heard");
+        let mut child = run.start();
+        let (mut typed, mut told) = (child.stdin.take().unwrap(), child.stderr.take().unwrap());
+        write!(typed, "Who?\nWhy?\n/adapter {adapter}\nAnd now?\n/system Be brief.\nWhen?\n/save talk.jsonl\n")
+            .unwrap();
+        until(&mut told, "messages added");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        let peak = 1024 * line.trim().trim_end_matches(" kB").parse::<u64>().unwrap();
+        println!("{budget} bytes: {peak} at most");
+        assert!(peak <= budget, "a peak of {peak} in a budget of {budget}");
+        drop(typed);
+        assert!(wait(child).0.success());
+        std::fs::remove_file(place.path("talk.jsonl")).unwrap();
+    }
+}
+
 #[test]
 fn the_first_interrupt_ends_a_reply_and_the_next_the_program() {
     let place = Place::new();

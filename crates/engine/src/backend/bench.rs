@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pocketune_kernels::attention::{self, Heads, Segment, Window};
 use pocketune_kernels::matmul::{Ctx, Shape, Start, Weight, nn, nn_scratch, nt, nt_scratch, tn, tn_scratch};
-use pocketune_kernels::{BlockType, Pool, dequant, norm};
+use pocketune_kernels::{BlockType, Pool, norm};
 
 use super::rates::best;
 use crate::error::{Error, Result};
@@ -157,7 +157,7 @@ impl Bench {
         let seconds = best(EACH, || {
             self.pool.run(threads, &|_, _| {
                 let mut row = [0.0; COLS];
-                (0..ROWS).for_each(|at| dequant::dequantize_row(isa, ty, weight.row(at), &mut row));
+                (0..ROWS).for_each(|at| weight.read(isa, at, 0..COLS, &mut row));
                 std::hint::black_box(&row);
             });
         });

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::matmul::{Ctx, Low, LowRank, Precision, Start, Weight, matvec, nn, nt, tn};
 use pocketune_kernels::{
-    Pool, activation, attention, dequant, dora, dropout, elementwise, embed, gated, layer_norm, norm, rope,
+    Pool, activation, attention, dora, dropout, elementwise, embed, gated, layer_norm, norm, rope,
 };
 
 use super::disk::{Disk, Ticket};
@@ -352,16 +352,16 @@ impl Cpu {
                     if program.stream && row % EMBED_PIECE == EMBED_PIECE - 1 {
                         release();
                     }
-                    dequant::dequantize_row(isa, table.ty, table.row(id as usize), out);
+                    table.read(isa, id as usize, 0..table.cols, out);
                     if scale != 1.0 {
                         out.iter_mut().for_each(|x| *x *= scale);
                     }
                     if let Some(Added { positions, offset, types }) = added {
                         let table = self.weights.matrix(positions);
-                        embed::add_row(isa, table.ty, table.row(offset + batch.positions[row] as usize), out);
+                        embed::add_row(isa, table, offset + batch.positions[row] as usize, out);
                         if let Some(types) = types {
                             let table = self.weights.matrix(types);
-                            embed::add_row(isa, table.ty, table.row(0), out);
+                            embed::add_row(isa, table, 0, out);
                         }
                     }
                 }

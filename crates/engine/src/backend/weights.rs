@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use pocketune_formats::{ModelFiles, Tensor};
-use pocketune_kernels::matmul::Weight;
-use pocketune_kernels::{BlockType, blocks};
+use pocketune_formats::{ModelFiles, PackedMatrix, Part};
+use pocketune_kernels::blocks::Packed;
+use pocketune_kernels::matmul::{Weight, counted_as};
+use pocketune_kernels::{BlockType, Isa};
 
 use crate::error::{Error, Result};
 use crate::families::{Config, Family, gguf_name};
@@ -29,9 +30,40 @@ struct Place {
     ty: BlockType,
     rows: usize,
     cols: usize,
-    file: usize,
-    offset: usize,
-    bytes: usize,
+    data: Data,
+}
+
+/// Where elements lie.
+#[derive(Clone)]
+enum Data {
+    /// In blocks.
+    Blocks(Part),
+    /// As another runtime packed them.
+    Packed(Packed<Part>),
+}
+
+impl Data {
+    fn each_part(&self, mut see: impl FnMut(&Part)) {
+        match self {
+            Data::Blocks(part) => see(part),
+            Data::Packed(packed) => packed.each_part(see),
+        }
+    }
+}
+
+/// How a frozen matrix is stored, as far as a plan is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Its type, or the one that a packed matrix counts as.
+    pub ty: BlockType,
+    /// In how many places of its files it lies.
+    pub places: usize,
+}
+
+impl From<BlockType> for Stored {
+    fn from(ty: BlockType) -> Self {
+        Self { ty, places: 1 }
+    }
 }
 
 impl Weights {
@@ -43,49 +75,51 @@ impl Weights {
         let family = config.family;
         let mut matrices = Vec::new();
         for decl in &graph.weights {
-            let tensor = find(&files, family, &decl.name)?;
-            let fits = tensor.shape == [decl.rows, decl.cols];
-            matrices.push(place(&files, &tensor, decl.rows, decl.cols, fits)?);
+            matrices.push(place(&files, family, &decl.name, &[decl.rows, decl.cols])?);
         }
         let mut vectors = Vec::new();
         for decl in &graph.vectors {
-            let tensor = find(&files, family, &decl.name)?;
-            let fits = tensor.shape == [decl.len];
-            vectors.push(place(&files, &tensor, 1, decl.len, fits)?);
+            vectors.push(place(&files, family, &decl.name, &[decl.len])?);
         }
         Ok(Self { files, matrices, vectors })
     }
 
     /// How each matrix is stored.
-    pub fn types(&self) -> Vec<BlockType> {
-        self.matrices.iter().map(|place| place.ty).collect()
+    pub fn stored(&self) -> Vec<Stored> {
+        let stored = |place: &Place| {
+            let mut places = 0;
+            place.data.each_part(|_| places += 1);
+            Stored { ty: place.ty, places }
+        };
+        self.matrices.iter().map(stored).collect()
     }
 
     /// The matrix as kernels read it.
     pub fn matrix(&self, id: WeightId) -> Weight<'_> {
-        let place = &self.matrices[id.0];
-        Weight::new(place.ty, place.rows, place.cols, self.bytes(place))
+        self.weight(&self.matrices[id.0])
+    }
+
+    fn weight(&self, place: &Place) -> Weight<'_> {
+        let Place { ty, rows, cols, .. } = *place;
+        match &place.data {
+            Data::Blocks(part) => Weight::new(ty, rows, cols, self.files.part(part)),
+            Data::Packed(packed) => Weight::packed(ty, rows, cols, packed.map(|part| self.files.part(part))),
+        }
     }
 
     /// Lets the pages of a matrix go; the next read brings them back.
     pub fn release(&self, id: WeightId) {
-        let place = &self.matrices[id.0];
-        self.release_range(place.file, place.offset, place.bytes);
+        self.release_rows(id, 0..self.matrices[id.0].rows);
     }
 
     /// Lets the pages of some rows go.
     pub fn release_rows(&self, id: WeightId, rows: Range<usize>) {
-        let place = &self.matrices[id.0];
-        let row = place.bytes / place.rows.max(1);
-        self.release_range(place.file, place.offset + rows.start * row, rows.len() * row);
+        self.release_part(&self.matrices[id.0], rows);
     }
 
     /// With what the system mapped around it.
-    fn release_range(&self, file: usize, offset: usize, bytes: usize) {
-        let file = &self.files.files()[file];
-        let start = offset.saturating_sub(RELEASE_MARGIN);
-        let end = (offset + bytes + RELEASE_MARGIN).min(file.bytes().len());
-        file.release(start, end - start);
+    fn release_part(&self, place: &Place, rows: Range<usize>) {
+        place.data.each_part(|part| self.files.release(part, rows.clone(), place.rows, RELEASE_MARGIN));
     }
 
     /// Reads a vector into `out`, adding `plus` to every element.
@@ -94,9 +128,9 @@ impl Weights {
     /// When an element is not finite.
     pub fn read_vector(&self, id: VectorId, plus: f32, out: &mut [f32]) -> Result<()> {
         let place = &self.vectors[id.0];
-        blocks::dequantize(place.ty, self.bytes(place), out);
+        self.weight(place).read(Isa::Scalar, 0, 0..place.cols, out);
         // It is never read again.
-        self.release_range(place.file, place.offset, place.bytes);
+        self.release_part(place, 0..1);
         if let Some(at) = out.iter().position(|x| !x.is_finite()) {
             return Err(self.not_finite(place, at, out[at]));
         }
@@ -107,10 +141,9 @@ impl Weights {
     /// Looks for the first element that is not finite, in every matrix: what to do when a loss came out as NaN.
     pub fn find_not_finite(&self) -> Option<Error> {
         for place in &self.matrices {
-            let row_bytes = place.bytes / place.rows.max(1);
             let mut row = vec![0.0; place.cols];
-            for (at, bytes) in self.bytes(place).chunks_exact(row_bytes.max(1)).enumerate() {
-                blocks::dequantize(place.ty, bytes, &mut row);
+            for at in 0..place.rows {
+                self.weight(place).read(Isa::Scalar, at, 0..place.cols, &mut row);
                 if let Some(col) = row.iter().position(|x| !x.is_finite()) {
                     return Some(self.not_finite(place, at * place.cols + col, row[col]));
                 }
@@ -121,16 +154,14 @@ impl Weights {
 
     /// Bytes of all tensors that a step reads.
     pub fn mapped_bytes(&self) -> usize {
-        self.matrices.iter().map(|place| place.bytes).sum()
+        let mut bytes = 0;
+        self.matrices.iter().for_each(|place| place.data.each_part(|part| bytes += part.bytes));
+        bytes
     }
 
     /// The files behind it.
     pub fn files(&self) -> &ModelFiles {
         &self.files
-    }
-
-    fn bytes(&self, place: &Place) -> &[u8] {
-        &self.files.files()[place.file].bytes()[place.offset..place.offset + place.bytes]
     }
 
     fn not_finite(&self, place: &Place, at: usize, found: f32) -> Error {
@@ -139,27 +170,25 @@ impl Weights {
     }
 }
 
-fn find<'a>(files: &'a ModelFiles, family: Family, hf: &str) -> Result<Tensor<'a>> {
+/// Finds the tensor that Hugging Face calls `hf`, which has the shape `wanted`.
+fn place(files: &ModelFiles, family: Family, hf: &str, wanted: &[usize]) -> Result<Place> {
     let name = if files.gguf().is_some() { gguf_name(family, hf).unwrap_or_else(|| hf.into()) } else { hf.into() };
-    let missing = || Error::Model { path: files.path().into(), fault: format!("tensor {name} is missing") };
-    files.tensor(&name)?.ok_or_else(missing)
-}
-
-fn place(files: &ModelFiles, tensor: &Tensor, rows: usize, cols: usize, fits: bool) -> Result<Place> {
-    let whole = tensor.ty.row_bytes(cols).and_then(|row| row.checked_mul(rows)) == Some(tensor.data.len());
-    if !fits || !whole {
-        let wanted = if rows == 1 { format!("[{cols}]") } else { format!("[{rows}, {cols}]") };
-        let fault =
-            format!("tensor {} has shape {:?} where the configuration says {wanted}", tensor.name, tensor.shape);
-        return Err(Error::Model { path: files.path().into(), fault });
+    let fault = |fault: String| Error::Model { path: files.path().into(), fault };
+    let (rows, cols) = if let [rows, cols] = *wanted { (rows, cols) } else { (1, wanted[0]) };
+    let (found, ty, data) = match PackedMatrix::find(files, &name)? {
+        Some(matrix) => {
+            let found = vec![matrix.rows, matrix.cols];
+            (found, Some(counted_as(rows, cols, matrix.bytes())), Data::Packed(matrix.packed))
+        }
+        None => {
+            let tensor = files.tensor(&name)?.ok_or_else(|| fault(format!("tensor {name} is missing")))?;
+            let (file, offset, bytes) = (tensor.file, tensor.offset, tensor.data.len());
+            let whole = tensor.ty.row_bytes(cols).and_then(|row| row.checked_mul(rows)) == Some(bytes);
+            (tensor.shape.to_vec(), Some(tensor.ty).filter(|_| whole), Data::Blocks(Part { file, offset, bytes }))
+        }
+    };
+    match ty.filter(|_| found == wanted) {
+        Some(ty) => Ok(Place { name, ty, rows, cols, data }),
+        None => Err(fault(format!("tensor {name} has shape {found:?} where the configuration says {wanted:?}"))),
     }
-    Ok(Place {
-        name: tensor.name.into(),
-        ty: tensor.ty,
-        rows,
-        cols,
-        file: tensor.file,
-        offset: tensor.offset,
-        bytes: tensor.data.len(),
-    })
 }

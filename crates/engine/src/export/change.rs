@@ -5,12 +5,11 @@
 
 use std::path::{Path, PathBuf};
 
-use pocketune_formats::lora::{Kind, LoraFile};
+use pocketune_formats::lora::{Kind, LoraFile, transposed};
 
-use super::rows::hugging_face_row;
-use crate::convert::linears;
+use crate::convert::{check_end, gguf_module, linears};
 use crate::error::{Error, Result};
-use crate::graph::{Target, llama_row};
+use crate::graph::{Target, hugging_face_row, llama_row};
 use crate::model::Model;
 
 /// Adapters with what each is multiplied with, checked against a model.
@@ -25,7 +24,7 @@ pub struct Changes {
 
 /// One adapter's change of one linear.
 struct Part {
-    layer: usize,
+    layer: Option<usize>,
     target: Target,
     /// The tensor in the model's file.
     tensor: String,
@@ -77,8 +76,11 @@ impl Changes {
                 let at = file.pairs.iter().position(|pair| pair.module == linear.pair.module);
                 let scale = linear.pair.scale * factor;
                 let (Some(at), true) = (at, scale != 0.0) else { continue };
+                if linear.layer.is_none() {
+                    check_end(path, &linear.pair.module, Some(&model.config))?;
+                }
                 let tensor = match gguf {
-                    true => format!("blk.{}.{}.weight", linear.layer, linear.target.gguf_name()),
+                    true => format!("{}.weight", gguf_module(linear.layer, linear.target)),
                     false => format!("{}.weight", linear.path),
                 };
                 let (layer, target, permuted) = (linear.layer, linear.target, linear.permuted);
@@ -126,13 +128,24 @@ impl Changes {
         self.tensors().into_iter().map(rank).max().unwrap_or(0)
     }
 
+    /// Bytes that the largest change takes while it is loaded: its factors, as they lie in the adapter and as they are used.
+    pub(super) fn held(&self) -> usize {
+        let of = |part: &Part| {
+            let pair = &self.files[part.pair.0].pairs[part.pair.1];
+            12 * pair.rank * (pair.rows + pair.cols)
+        };
+        self.tensors().into_iter().map(|tensor| self.of(tensor).map(of).sum()).max().unwrap_or(0)
+    }
+
     /// The change of a tensor, its rows in the order of the model's file.
     pub(super) fn load(&self, tensor: &str) -> Option<Change> {
-        self.joined(self.of(tensor), self.gguf)
+        let change = self.joined(self.of(tensor), self.gguf)?;
+        let embedding = self.of(tensor).any(|part| part.target == Target::Embedding);
+        Some(if embedding { change.transposed() } else { change })
     }
 
     /// The change of a linear, its rows in Hugging Face's order.
-    pub(super) fn load_linear(&self, layer: usize, target: Target) -> Option<Change> {
+    pub(super) fn load_linear(&self, layer: Option<usize>, target: Target) -> Option<Change> {
         self.joined(self.parts.iter().filter(move |part| (part.layer, part.target) == (layer, target)), false)
     }
 
@@ -191,6 +204,14 @@ impl Change {
             let times = f64::from(magnitude[row]) / length;
             to.iter_mut().zip(base).for_each(|(to, base)| *to = (times * f64::from(base + *to)) as f32 - base);
         }
+    }
+
+    /// `(B A)ᵀ`: factors of an embedding take tokens to values, and rows of its table are the tokens'.
+    fn transposed(self) -> Self {
+        let [rows, cols] = self.shape();
+        let [a, b] = [transposed(&self.b, self.rank), transposed(&self.a, cols)];
+        debug_assert_eq!((a.len(), b.len()), (self.rank * rows, cols * self.rank));
+        Self { a, b, ..self }
     }
 
     /// Its factors with zeros up to `rank`.

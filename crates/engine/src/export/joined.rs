@@ -9,7 +9,7 @@ use pocketune_formats::peft::{self, AdapterConfig, Targets, TensorSpec, write_te
 use super::change::Changes;
 use crate::convert::{convert, modules};
 use crate::error::Result;
-use crate::graph::Naming;
+use crate::graph::Target;
 use crate::model::Model;
 use crate::store::FolderWriter;
 
@@ -34,14 +34,14 @@ pub fn write_joined(model: &Model, changes: &Changes, out: &Path) -> Result<()> 
     let mut specs = Vec::new();
     for module in &modules {
         let shapes = [vec![rank, module.cols], vec![module.rows, rank]];
-        let names = peft::tensor_names(&module.path, false).into_iter();
+        let names = peft::tensor_names(&module.path, module.target == Target::Embedding).into_iter();
         specs.extend(names.zip(shapes).map(|(name, shape)| TensorSpec { name, shape }));
     }
     let mut writer = FolderWriter::open(out)?;
     writer.file(peft::TENSORS_FILE, |file| {
         write_tensors(file, &specs, &mut |at, file| {
             let module = &modules[at / 2];
-            let change = Naming::read(&module.path).and_then(|(layer, target)| changes.load_linear(layer, target));
+            let change = Target::read(&module.path).and_then(|(layer, target)| changes.load_linear(layer, target));
             let [a, b] = match change {
                 Some(change) => change.padded(rank),
                 None => [vec![0.0; rank * module.cols], vec![0.0; module.rows * rank]],

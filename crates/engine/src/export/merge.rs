@@ -6,11 +6,12 @@ use std::io::Write;
 use std::path::Path;
 
 use pocketune_formats::gguf::Header;
-use pocketune_formats::{BlockType, Mapped};
+use pocketune_formats::{BlockType, Mapped, PackedMatrix};
 
 use super::change::Changes;
 use super::description::describe;
 use super::quantize::write_gguf;
+use super::room::threads;
 use super::rows::Rows;
 use super::stream::{Kept, Sink, Stream};
 use super::tensors::{Planned, planned};
@@ -18,6 +19,7 @@ use super::types::{Fallback, dividing};
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::store::{self, FolderWriter};
+use crate::train::Budget;
 
 /// Files of a folder that go along, beside the tensors.
 const BESIDE: [&str; 11] = [
@@ -60,26 +62,29 @@ pub struct Merged {
     pub notes: Vec<String>,
 }
 
-/// Adds `changes` to `model` and writes it to `out`: a GGUF file in `ty` (or in the types that it has) where that ends in `.gguf`, else a folder.
+/// Adds `changes` to `model` and writes it to `out`, within `budget`: a GGUF file in `ty` (or in the types that it has) where that ends in `.gguf`,
+/// else a folder.
 ///
 /// # Errors
-/// When the model can't be written in that form, or the place is taken; nothing is left half-written.
-pub fn merge(model: &Model, changes: &Changes, ty: Option<BlockType>, out: &Path) -> Result<Merged> {
+/// When the model can't be written in that form, the budget is too small, or the place is taken; nothing is left half-written.
+pub fn merge(model: &Model, changes: &Changes, ty: Option<BlockType>, out: &Path, budget: Budget) -> Result<Merged> {
     check_output(model, ty, out)?;
+    let stream = || Stream::new(model.files.path(), threads(model, Some(changes), budget)?);
     let mut merged = Merged { modules: changes.tensors().len(), ..Merged::default() };
     if !is_gguf(out) {
-        write_folder(model, changes, out, &mut merged)?;
+        write_folder(model, changes, &stream()?, out, &mut merged)?;
     } else if let (None, true) = (ty, model.files.gguf().is_some()) {
-        let stream = Stream::new(model.files.path())?;
+        let stream = stream()?;
         store::write_file_with(out, |file| {
             let mut sink = Sink::new(file, out);
             copy_changed(model, changes, 0, &stream, &mut sink, &mut merged)
         })?;
     } else {
-        write_other(model, changes, ty, out, &mut merged)?;
+        write_other(model, changes, ty, (out, budget), &mut merged)?;
     }
     if !merged.kept.is_whole() {
-        merged.recommended = recommend(model, changes, ty)?;
+        // Samples go through one strip.
+        merged.recommended = recommend(model, changes, &Stream::new(model.files.path(), 1)?, ty)?;
     }
     Ok(merged)
 }
@@ -100,6 +105,13 @@ pub fn check_output(model: &Model, ty: Option<BlockType>, out: &Path) -> Result<
     }
     if let Some(ty) = ty {
         return fault("type", ty.name().into(), "a folder keeps its types; for another, let the output end in .gguf");
+    }
+    if model.files.tensors().any(|info| matches!(PackedMatrix::find(&model.files, &info.name), Ok(Some(_)))) {
+        return fault(
+            "output",
+            place,
+            "the model's matrices are packed, and merging would round them again; let the output end in .gguf",
+        );
     }
     let held = std::fs::read_dir(out).into_iter().flatten().filter_map(|entry| entry.ok());
     if out.is_file() || held.filter(|entry| entry.path() != store::hidden_folder(out)).count() > 0 {
@@ -163,15 +175,14 @@ fn copy(file: &Mapped, range: std::ops::Range<usize>, to: &mut Sink) -> Result<(
     Ok(())
 }
 
-fn write_folder(model: &Model, changes: &Changes, out: &Path, merged: &mut Merged) -> Result<()> {
+fn write_folder(model: &Model, changes: &Changes, stream: &Stream, out: &Path, merged: &mut Merged) -> Result<()> {
     let Some(folder) = model.files.folder() else { return Ok(()) };
-    let stream = Stream::new(model.files.path())?;
     let mut writer = FolderWriter::open(out)?;
     for (number, file) in model.files.files().iter().enumerate() {
         let name = file.path().file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let path = out.join(name);
         write_in(&mut writer, name, |file| {
-            copy_changed(model, changes, number, &stream, &mut Sink::new(file, &path), merged)
+            copy_changed(model, changes, number, stream, &mut Sink::new(file, &path), merged)
         })?;
     }
     for name in BESIDE {
@@ -197,7 +208,13 @@ fn write_in(writer: &mut FolderWriter, name: &str, fill: impl FnOnce(&mut dyn Wr
     ours.map_or(written, Err)
 }
 
-fn write_other(model: &Model, changes: &Changes, ty: Option<BlockType>, out: &Path, merged: &mut Merged) -> Result<()> {
+fn write_other(
+    model: &Model,
+    changes: &Changes,
+    ty: Option<BlockType>,
+    (out, budget): (&Path, Budget),
+    merged: &mut Merged,
+) -> Result<()> {
     let tensors = planned(model, ty)?;
     let matrix = |tensor: &&Planned| tensor.shape.len() == 2;
     let ty = ty.or_else(|| tensors.iter().find(matrix).map(|tensor| tensor.ty)).unwrap_or(BlockType::F32);
@@ -211,14 +228,18 @@ fn write_other(model: &Model, changes: &Changes, ty: Option<BlockType>, out: &Pa
         }
         Ok(())
     };
-    let done = write_gguf(model, header, &tensors, notes, out, each)?;
+    let done = write_gguf(model, header, &tensors, notes, (out, Some(changes), budget), each)?;
     (merged.bytes, merged.fallbacks, merged.notes) = (done.bytes, done.fallbacks, done.notes);
     Ok(())
 }
 
 /// The smallest type beyond `ty` that keeps a sample of the changes whole.
-fn recommend(model: &Model, changes: &Changes, ty: Option<BlockType>) -> Result<Option<(BlockType, f64)>> {
-    let stream = Stream::new(model.files.path())?;
+fn recommend(
+    model: &Model,
+    changes: &Changes,
+    stream: &Stream,
+    ty: Option<BlockType>,
+) -> Result<Option<(BlockType, f64)>> {
     let names = changes.tensors();
     let names: Vec<&str> = names.iter().copied().step_by(names.len().div_ceil(TRIED).max(1)).collect();
     let bits = |ty: BlockType| ty.block_bytes() as f64 / ty.block_len() as f64;

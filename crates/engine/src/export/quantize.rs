@@ -5,13 +5,16 @@ use std::path::Path;
 use pocketune_formats::BlockType;
 use pocketune_formats::gguf::{ALIGNMENT, Header};
 
+use super::change::Changes;
 use super::description::{describe, rope_divisors};
+use super::room::threads;
 use super::stream::{Sink, Stream};
 use super::tensors::{Planned, planned};
 use super::types::Fallback;
 use crate::error::Result;
 use crate::model::Model;
 use crate::store;
+use crate::train::Budget;
 
 /// What was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,11 +29,12 @@ pub struct Quantized {
     pub notes: Vec<String>,
 }
 
-/// Writes `model` in `ty` to the GGUF file `out`.
+/// Writes `model` in `ty` to the GGUF file `out`, within `budget`.
 ///
 /// # Errors
-/// When the model has no form in GGUF, holds what the type can't, or the file can't be written; nothing is left half-written.
-pub fn quantize(model: &Model, ty: BlockType, out: &Path) -> Result<Quantized> {
+/// When the model has no form in GGUF, holds what the type can't, the budget is too small, or the file can't be written; nothing is left
+/// half-written.
+pub fn quantize(model: &Model, ty: BlockType, out: &Path, budget: Budget) -> Result<Quantized> {
     super::check_apart(model, out)?;
     store::check_file(out)?;
     let mut header = Header::default();
@@ -39,16 +43,16 @@ pub fn quantize(model: &Model, ty: BlockType, out: &Path) -> Result<Quantized> {
     let each = |stream: &Stream, tensor: &Planned, sink: &mut Sink| -> Result<()> {
         stream.write(&tensor.rows, None, tensor.ty, sink).map(|_| ())
     };
-    write_gguf(model, header, &tensors, notes, out, each)
+    write_gguf(model, header, &tensors, notes, (out, None, budget), each)
 }
 
-/// Writes the file; its metadata are in `header`, and `each` writes a tensor.
+/// Writes the file; its metadata are in `header`, and `each` writes a tensor, perhaps with one of the changes.
 pub(super) fn write_gguf(
     model: &Model,
     mut header: Header,
     tensors: &[Planned],
     notes: Vec<String>,
-    out: &Path,
+    (out, changes, budget): (&Path, Option<&Changes>, Budget),
     mut each: impl FnMut(&Stream, &Planned, &mut Sink) -> Result<()>,
 ) -> Result<Quantized> {
     let divisors = rope_divisors(model);
@@ -64,10 +68,12 @@ pub(super) fn write_gguf(
         header.tensor("rope_freqs.weight", &[divisors.len()], BlockType::F32, 4 * divisors.len());
         count(&mut done.types, BlockType::F32);
     }
-    let stream = Stream::new(model.files.path())?;
+    // All of the header is there when room is looked for.
+    let header = header.finish();
+    let stream = Stream::new(model.files.path(), threads(model, changes, budget)?)?;
     store::write_file_with(out, |file| {
         let mut sink = Sink::new(file, out);
-        sink.put(&header.finish())?;
+        sink.put(&header)?;
         for tensor in tensors {
             each(&stream, tensor, &mut sink)?;
             sink.pad(ALIGNMENT)?;

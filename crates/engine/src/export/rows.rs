@@ -1,11 +1,12 @@
 //! The rows of a tensor as a file is to hold them: dequantised a few at a time, in Hugging Face's order or llama.cpp's, norms as the format
 //! keeps them. It never holds more than what it is asked for, and lets pages go that were read.
 
-use pocketune_formats::{BlockType, ModelFiles, Packed, Tensor};
+use pocketune_formats::{BlockType, ModelFiles, PackedMatrix, Part, Tensor, TensorInfo};
 use pocketune_kernels::Isa;
-use pocketune_kernels::dequant::dequantize_row;
+use pocketune_kernels::dequant::{Source, dequantize};
 
 use crate::error::Result;
+use crate::graph::hugging_face_row;
 
 /// How far beyond what was read pages are released: the system maps around a page that is touched.
 const MARGIN: usize = 2 << 20;
@@ -14,7 +15,7 @@ const MARGIN: usize = 2 << 20;
 enum From<'a> {
     Blocks(Tensor<'a>),
     /// Packed by another runtime.
-    Packed(Packed<'a>),
+    Packed(&'a TensorInfo, PackedMatrix),
 }
 
 /// Rows of a tensor.
@@ -38,9 +39,9 @@ impl<'a> Rows<'a> {
     /// When its elements can't be read.
     pub fn find(files: &'a ModelFiles, name: &str) -> Result<Option<Self>> {
         let plain = |from, rows, cols| Self { files, from, rows, cols, turned: None, times: 1.0, plus: 0.0 };
-        if let Some(packed) = Packed::find(files, name)? {
-            let (rows, cols) = (packed.rows, packed.cols);
-            return Ok(Some(plain(From::Packed(packed), rows, cols)));
+        if let (Some(info), Some(matrix)) = (files.info(name), PackedMatrix::find(files, name)?) {
+            let (rows, cols) = (matrix.rows, matrix.cols);
+            return Ok(Some(plain(From::Packed(info, matrix), rows, cols)));
         }
         let Some(tensor) = files.tensor(name)? else { return Ok(None) };
         let elements: usize = tensor.shape.iter().product();
@@ -58,7 +59,19 @@ impl<'a> Rows<'a> {
     pub fn name(&self) -> &'a str {
         match &self.from {
             From::Blocks(tensor) => tensor.name,
-            From::Packed(packed) => &packed.info().name,
+            From::Packed(info, _) => &info.name,
+        }
+    }
+
+    /// In how many places of the files it lies.
+    pub fn places(&self) -> usize {
+        match &self.from {
+            From::Blocks(_) => 1,
+            From::Packed(_, matrix) => {
+                let mut places = 0;
+                matrix.packed.each_part(|_| places += 1);
+                places
+            }
         }
     }
 
@@ -66,7 +79,7 @@ impl<'a> Rows<'a> {
     pub fn shape(&self) -> Vec<usize> {
         match &self.from {
             From::Blocks(tensor) => tensor.shape.to_vec(),
-            From::Packed(packed) => vec![packed.rows, packed.cols],
+            From::Packed(_, matrix) => vec![matrix.rows, matrix.cols],
         }
     }
 
@@ -74,7 +87,7 @@ impl<'a> Rows<'a> {
     pub fn ty(&self) -> Option<BlockType> {
         match &self.from {
             From::Blocks(tensor) => Some(tensor.ty),
-            From::Packed(_) => None,
+            From::Packed(..) => None,
         }
     }
 
@@ -100,9 +113,12 @@ impl<'a> Rows<'a> {
             match &self.from {
                 From::Blocks(tensor) => {
                     let bytes = tensor.data.len() / self.rows.max(1);
-                    dequantize_row(isa, tensor.ty, &tensor.data[row * bytes..(row + 1) * bytes], to);
+                    dequantize(isa, Source::Blocks(tensor.ty, &tensor.data[row * bytes..(row + 1) * bytes]), to);
                 }
-                From::Packed(packed) => packed.read(row, to),
+                From::Packed(_, matrix) => {
+                    let packed = matrix.packed.map(|part| self.files.part(part));
+                    dequantize(isa, Source::Packed(&packed, row * self.cols), to);
+                }
             }
         }
         if self.plus != 0.0 || self.times != 1.0 {
@@ -112,33 +128,12 @@ impl<'a> Rows<'a> {
 
     /// Lets the pages of rows go that lie around `first..first + count`.
     pub fn release(&self, first: usize, count: usize) {
-        let (file, offset, bytes) = match &self.from {
-            From::Blocks(tensor) => (tensor.file, tensor.offset, tensor.data.len()),
-            From::Packed(packed) => (packed.info().file, packed.info().offset, packed.info().bytes),
-        };
-        let (file, row) = (&self.files.files()[file], bytes / self.rows.max(1));
-        let start = (offset + first * row).saturating_sub(MARGIN);
-        let end = (offset + (first + count) * row + MARGIN).min(file.bytes().len());
-        file.release(start, end - start);
-    }
-}
-
-/// The row that Hugging Face's order has where llama.cpp keeps row `row`, for heads of `d` elements.
-pub(super) const fn hugging_face_row(row: usize, d: usize) -> usize {
-    row / d * d + row % d / 2 + row % 2 * (d / 2)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::graph::llama_row;
-
-    #[test]
-    fn each_order_of_rows_undoes_the_other() {
-        for d in [2, 4, 64, 80] {
-            for row in 0..3 * d {
-                assert_eq!(llama_row(hugging_face_row(row, d), d), row);
+        let release = |part: &Part| self.files.release(part, first..first + count, self.rows, MARGIN);
+        match &self.from {
+            From::Blocks(tensor) => {
+                release(&Part { file: tensor.file, offset: tensor.offset, bytes: tensor.data.len() });
             }
+            From::Packed(_, matrix) => matrix.packed.each_part(release),
         }
     }
 }

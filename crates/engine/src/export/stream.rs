@@ -15,7 +15,7 @@ use super::rows::Rows;
 use crate::error::{Error, Result};
 
 /// Elements of a strip, where a row has no more.
-const STRIP: usize = 1 << 17;
+pub(super) const STRIP: usize = 1 << 17;
 
 /// Bytes that are copied at a time.
 const COPIED: usize = 1 << 20;
@@ -65,10 +65,10 @@ impl Kept {
 }
 
 impl<'a> Stream<'a> {
-    /// With as many threads as the process may use.
-    pub fn new(model: &'a Path) -> Result<Self> {
+    /// With so many threads, of [`super::room`].
+    pub fn new(model: &'a Path, threads: usize) -> Result<Self> {
         let io = |error: std::io::Error| Error::System(format!("a thread can't be started: {error}"));
-        let pool = Pool::new(crate::threads::default()).map_err(io)?;
+        let pool = Pool::new(threads).map_err(io)?;
         let strips = (0..pool.threads()).map(|_| Mutex::default()).collect();
         Ok(Self { pool, isa: Isa::detect().map_err(Error::System)?, strips, model })
     }

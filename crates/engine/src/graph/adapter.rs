@@ -219,3 +219,22 @@ impl Module {
 pub const fn llama_row(row: usize, d: usize) -> usize {
     row / d * d + row % (d / 2) * 2 + row % d / (d / 2)
 }
+
+/// The row that Hugging Face's order has where llama.cpp keeps row `row`, for heads of `d` elements.
+pub const fn hugging_face_row(row: usize, d: usize) -> usize {
+    row / d * d + row % d / 2 + row % 2 * (d / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_order_of_rows_undoes_the_other() {
+        for d in [2, 4, 64, 80] {
+            for row in 0..3 * d {
+                assert_eq!(llama_row(hugging_face_row(row, d), d), row);
+            }
+        }
+    }
+}

@@ -147,12 +147,12 @@ mod tests {
         let config = shape(name).unwrap();
         let lora = LoraSpec { rank, ..LoraSpec::default() };
         let graph = config.graph((rank > 0).then_some(&lora)).unwrap();
-        let types = vec![BlockType::Q4_0; graph.weights.len()];
+        let stored = vec![BlockType::Q4_0.into(); graph.weights.len()];
         let machine = Machine { threads: 1, isa: Isa::Scalar, precision: Precision::F32 };
         let policy = Policy::named(policy);
         let request = Request {
             graph: &graph,
-            types: &types,
+            stored: &stored,
             tokens: 128,
             machine,
             policy,

@@ -1,11 +1,10 @@
 //! What a run will hold, in bytes, before its first step.
 
-use pocketune_kernels::BlockType;
 use pocketune_kernels::cross_entropy::STRIP;
 use pocketune_kernels::pool::STACK_BYTES;
 
 use super::{Instr, Layout, Program, Span};
-use crate::backend::{DISK_STACK_BYTES, EMBED_PIECE, FAULT_AROUND};
+use crate::backend::{DISK_STACK_BYTES, EMBED_PIECE, FAULT_AROUND, Stored};
 use crate::graph::{Graph, WeightId};
 
 /// The bytes of a run by what they are for.
@@ -44,7 +43,7 @@ impl MemoryPlan {
     /// The plan for `layout` and `programs` over the weights of `graph`.
     pub fn new(
         graph: &Graph,
-        types: &[BlockType],
+        stored: &[Stored],
         layout: &Layout,
         programs: &[&Program],
         threads: usize,
@@ -62,7 +61,7 @@ impl MemoryPlan {
             gradients,
             tables: layout.len * 4 - adapter - optimizer - gradients + tokens * 16,
             program: programs.iter().map(|program| program.len * 4).max().unwrap_or(0),
-            weights: programs.iter().map(|program| weights(graph, types, program)).max().unwrap_or(0),
+            weights: programs.iter().map(|program| weights(graph, stored, program)).max().unwrap_or(0),
             stacks: (threads - 1) * STACK_BYTES + if disk { DISK_STACK_BYTES } else { 0 },
             process: around.process,
             preparation: around.preparation,
@@ -85,36 +84,38 @@ impl MemoryPlan {
     }
 }
 
-/// What is mapped beyond a streamed part, on both sides together.
+/// What is mapped beyond a streamed part, on both sides together, in each place of its file.
 const STRETCH: usize = 5 << 19;
 
 /// Bytes of a weight's rows.
-pub(super) fn weight_bytes(graph: &Graph, types: &[BlockType], id: WeightId, rows: usize) -> usize {
+pub(super) fn weight_bytes(graph: &Graph, stored: &[Stored], id: WeightId, rows: usize) -> usize {
     let decl = &graph.weights[id.0];
-    types[id.0].row_bytes(decl.cols).unwrap_or(0) * rows.min(decl.rows)
+    stored[id.0].ty.row_bytes(decl.cols).unwrap_or(0) * rows.min(decl.rows)
 }
 
 /// What is mapped of the weights at most: all of them, or the largest part that an instruction reads before it is released.
-fn weights(graph: &Graph, types: &[BlockType], program: &Program) -> usize {
+fn weights(graph: &Graph, stored: &[Stored], program: &Program) -> usize {
     if !program.stream {
-        return mapped(graph, types, program, None);
+        return mapped(graph, stored, program, None);
     }
-    program.instrs.iter().map(|instr| mapped(graph, types, program, Some(instr))).max().unwrap_or(0)
+    program.instrs.iter().map(|instr| mapped(graph, stored, program, Some(instr))).max().unwrap_or(0)
 }
 
 /// What is mapped of the weights while `instr` runs: all of them, or what it reads before that is released.
-pub(super) fn mapped(graph: &Graph, types: &[BlockType], program: &Program, instr: Option<&Instr>) -> usize {
-    let whole = |id: WeightId| weight_bytes(graph, types, id, usize::MAX);
+pub(super) fn mapped(graph: &Graph, stored: &[Stored], program: &Program, instr: Option<&Instr>) -> usize {
+    let whole = |id: WeightId| weight_bytes(graph, stored, id, usize::MAX);
     if !program.stream {
         return (0..graph.weights.len()).map(|id| whole(WeightId(id))).sum();
     }
     let part = instr.map_or(0, |instr| match instr {
-        Instr::CrossEntropy { weight, .. } => weight_bytes(graph, types, *weight, STRIP),
+        Instr::CrossEntropy { weight, .. } => weight_bytes(graph, stored, *weight, STRIP),
         Instr::Embed { weight, added, .. } => {
             let tables = added.iter().flat_map(|added| [Some(added.positions), added.types]).flatten();
-            tables.chain([*weight]).map(|table| whole(table).min(EMBED_PIECE * FAULT_AROUND)).sum()
+            let around = |table: WeightId| stored[table.0].places * EMBED_PIECE * FAULT_AROUND;
+            tables.chain([*weight]).map(|table| whole(table).min(around(table))).sum()
         }
         other => other.weight().map_or(0, whole),
     });
-    part + STRETCH
+    let places = instr.and_then(Instr::weight).map_or(1, |weight| stored[weight.0].places);
+    part + places * STRETCH
 }

@@ -8,8 +8,8 @@ use super::place::{self, Peaks};
 use super::policy::{Keep, Policy, PolicyName, Roles, Spill};
 use super::time::{Moment, Rates, Time, loss_seconds, moments, predict};
 use super::{Instr, Layout, Machine, Mode, Program, Request, States};
+use crate::backend::Stored;
 use crate::graph::{Graph, Role};
-use pocketune_kernels::BlockType;
 
 /// What a plan is for.
 #[derive(Clone, Copy)]
@@ -17,7 +17,7 @@ pub struct Setting<'a> {
     /// The model with its adapters.
     pub graph: &'a Graph,
     /// How its weights are stored.
-    pub types: &'a [BlockType],
+    pub stored: &'a [Stored],
     /// Most tokens of a record.
     pub length: usize,
     /// Most records of a batch.
@@ -133,7 +133,7 @@ impl<'a> Setting<'a> {
         let tokens = if mode == self.mode { self.tokens(policy) } else { self.length * self.batch.min(policy.at_once) };
         Request {
             graph: self.graph,
-            types: self.types,
+            stored: self.stored,
             tokens,
             machine: self.machine,
             policy,
@@ -154,15 +154,15 @@ impl<'a> Setting<'a> {
         let validation = self.validates.then(|| super::compile(self.request(policy, Mode::Evaluate)));
         let layout = self.layout(policy);
         let programs: Vec<&Program> = [&program].into_iter().chain(&validation).collect();
-        let memory = MemoryPlan::new(self.graph, self.types, &layout, &programs, self.machine.threads, self.around);
+        let memory = MemoryPlan::new(self.graph, self.stored, &layout, &programs, self.machine.threads, self.around);
         let time = self.time(&program, policy);
-        let moments = moments(&program, &policy, self.graph, self.types, self.rates, self.length);
+        let moments = moments(&program, &policy, self.graph, self.stored, self.rates, self.length);
         Plan { policy, program, validation, layout, memory, time, moments }
     }
 
     /// The time of a step, in as many passes as it has.
     fn time(&self, program: &Program, policy: Policy) -> Time {
-        let pass = predict(program, self.graph, self.types, self.rates, self.length);
+        let pass = predict(program, self.graph, self.stored, self.rates, self.length);
         pass.times(self.passes(policy), program, self.graph, self.rates)
     }
 
@@ -298,7 +298,7 @@ impl<'a> Setting<'a> {
                 program.stream = stream;
                 program.len = 0;
                 let mut memory =
-                    MemoryPlan::new(self.graph, self.types, &layout, &[&program], self.machine.threads, self.around);
+                    MemoryPlan::new(self.graph, self.stored, &layout, &[&program], self.machine.threads, self.around);
                 for loss_rows in self.loss_rows(policy) {
                     let policy = Policy { loss_rows, stream, page_optimizer, ..policy };
                     let work = emit::loss_work(self.request(policy, self.mode));

@@ -1,11 +1,12 @@
 //! How long a program will take, from the rates that this machine's kernels and disk reach.
 
+use serde::{Deserialize, Serialize};
+
 use super::flops::{Work, head_products, work};
 use super::memory::{mapped, weight_bytes};
 use super::{Instr, Mode, Policy, Program, Spill, States};
+use crate::backend::Stored;
 use crate::graph::{Graph, WeightId};
-use pocketune_kernels::BlockType;
-use serde::{Deserialize, Serialize};
 
 /// Rates of this machine, for all threads together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -83,9 +84,9 @@ impl Time {
 }
 
 /// Predicts a run of `program` on all the tokens it can take, in records of `length`.
-pub fn predict(program: &Program, graph: &Graph, types: &[BlockType], rates: Rates, length: usize) -> Time {
+pub fn predict(program: &Program, graph: &Graph, stored: &[Stored], rates: Rates, length: usize) -> Time {
     let mut time = Time::default();
-    let clock = Clock { program, graph, types, rates, length };
+    let clock = Clock { program, graph, stored, rates, length };
     clock.walk(|at, times| clock.add(&program.instrs[at], times, &mut time));
     clock.add_applying(&mut time);
     time
@@ -105,18 +106,18 @@ pub fn moments(
     program: &Program,
     policy: &Policy,
     graph: &Graph,
-    types: &[BlockType],
+    stored: &[Stored],
     rates: Rates,
     length: usize,
 ) -> Vec<Moment> {
-    let clock = Clock { program, graph, types, rates, length };
-    let always = mapped(graph, types, program, None);
+    let clock = Clock { program, graph, stored, rates, length };
+    let always = mapped(graph, stored, program, None);
     let mut moments = Vec::with_capacity(program.instrs.len() + 1);
     clock.walk(|at, times| {
         let instr = &program.instrs[at];
         moments.push(Moment {
             seconds: clock.seconds_of(instr, times, policy),
-            weights: if program.stream { mapped(graph, types, program, Some(instr)) } else { always },
+            weights: if program.stream { mapped(graph, stored, program, Some(instr)) } else { always },
         });
     });
     if program.mode == Mode::Accumulate {
@@ -131,7 +132,7 @@ pub fn moments(
 struct Clock<'a> {
     program: &'a Program,
     graph: &'a Graph,
-    types: &'a [BlockType],
+    stored: &'a [Stored],
     rates: Rates,
     length: usize,
 }
@@ -160,7 +161,7 @@ impl Clock<'_> {
 
     /// Adds one instruction that runs `times` times.
     fn add(&self, instr: &Instr, times: f64, time: &mut Time) {
-        let Clock { program, graph, types, rates, length } = *self;
+        let Clock { program, graph, stored, rates, length } = *self;
         let n = program.tokens as f64;
         let Work { frozen, added, thin, attention, window, head } = work(instr, graph);
         // Flops at each rate, numbers dequantised once more, and bytes passed over.
@@ -202,7 +203,7 @@ impl Clock<'_> {
         time.compute += n * (frozen + added) / rates.product + n * thin / rates.thin + attended / rates.attention;
         time.compute += again / rates.dequantise + bytes / rates.pass;
         if let Some(weight) = instr.weight() {
-            time.stream += times * weight_bytes(graph, types, weight, usize::MAX) as f64 / MAPPING;
+            time.stream += times * weight_bytes(graph, stored, weight, usize::MAX) as f64 / MAPPING;
         }
     }
 

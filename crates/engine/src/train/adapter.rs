@@ -1,18 +1,21 @@
-//! The adapter between its file and the arena: fresh values, values from a PEFT folder, and the way back, in Hugging Face's row order.
+//! The adapter between its file and the arena: fresh values, values from an adapter of any kind, and the way back to a PEFT folder, in
+//! Hugging Face's row order.
 
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 
-use pocketune_formats::Tensor;
-use pocketune_formats::peft::{self, Adapter, AdapterConfig, Patterns, TensorSpec};
-use pocketune_kernels::blocks;
+use pocketune_formats::TensorInfo;
+use pocketune_formats::lora::{Kind, LoraFile, Pair, Part};
+use pocketune_formats::peft::{self, AdapterConfig, Patterns, TensorSpec};
 use pocketune_kernels::philox::Philox;
 
 use crate::backend::Cpu;
 use crate::beside::Beside;
+use crate::convert;
 use crate::error::{Error, Result};
-use crate::graph::{Graph, Layers, LoraSpec, Module, Naming, ParamId, Target};
+use crate::families::Config;
+use crate::graph::{Graph, Layers, LoraSpec, Module, Naming, ParamId, Target, hugging_face_row};
 use crate::store::{Files, FolderWriter, UPDATES, settle, write_updates};
 
 /// The stream of random numbers that fresh adapters come from; the module's number is added.
@@ -36,29 +39,26 @@ pub fn initialise(cpu: &mut Cpu, graph: &Graph, seed: u64) {
     cpu.measure_magnitudes(graph);
 }
 
-/// Opens an adapter's folder, after finishing what a run left that ended while it put its files in place.
+/// Opens an adapter: a folder of PEFT's or MLX's, after finishing what a run left that ended while it put its files in place, or a GGUF file.
 ///
 /// # Errors
 /// When it is none.
-pub fn open(folder: &Path) -> Result<Adapter> {
-    settle(&Files, folder)?;
-    Ok(Adapter::open(folder)?)
+pub fn open(path: &Path) -> Result<LoraFile> {
+    if path.is_dir() {
+        settle(&Files, path)?;
+    }
+    Ok(LoraFile::open(path)?)
 }
 
-/// The specification that an adapter folder was made with.
+/// The specification that an adapter was made with.
 ///
 /// # Errors
 /// When it adapts a module that no family here has.
-pub fn spec(folder: &Path, adapter: &Adapter) -> Result<LoraSpec> {
-    let config = adapter.config();
+pub fn spec(path: &Path, adapter: &LoraFile) -> Result<LoraSpec> {
     let mut targets: Vec<Target> = Vec::new();
     let mut layers: Vec<usize> = Vec::new();
-    for pair in adapter.pairs() {
-        let unknown = || Error::Adapter {
-            path: folder.into(),
-            fault: format!("module {} is no linear of a block, no embed_tokens and no lm_head", pair.module),
-        };
-        let (layer, target) = Target::read(pair.module).ok_or_else(unknown)?;
+    for pair in &adapter.pairs {
+        let (layer, target) = convert::place(path, adapter, pair)?;
         targets.push(target);
         layers.extend(layer);
     }
@@ -66,49 +66,94 @@ pub fn spec(folder: &Path, adapter: &Adapter) -> Result<LoraSpec> {
     layers.dedup();
     targets.sort_unstable();
     targets.dedup();
-    let alphas = config.alphas.0.iter().map(|(name, alpha)| (name.clone(), *alpha as f32));
-    Ok(LoraSpec {
-        rank: config.rank,
-        alpha: config.alpha as f32,
-        targets,
-        // None has one where an adapter is on the ends of a model alone.
-        layers: if layers.is_empty() { Layers::All } else { Layers::Only(layers) },
-        ranks: config.ranks.clone(),
-        alphas: Patterns(alphas.collect()),
-        stabilized: config.stabilized,
-        dora: config.dora,
-        dropout: config.dropout as f32,
-        frozen_a: false,
-    })
+    // None has one where an adapter is on the ends of a model alone.
+    let layers = if layers.is_empty() { Layers::All } else { Layers::Only(layers) };
+    let plain = LoraSpec { targets, layers, ..LoraSpec::default() };
+    match &adapter.config {
+        Some(config) => {
+            let alphas = config.alphas.0.iter().map(|(name, alpha)| (name.clone(), *alpha as f32));
+            Ok(LoraSpec {
+                rank: config.rank,
+                alpha: config.alpha as f32,
+                ranks: config.ranks.clone(),
+                alphas: Patterns(alphas.collect()),
+                stabilized: config.stabilized,
+                dora: config.dora,
+                dropout: config.dropout as f32,
+                ..plain
+            })
+        }
+        None => of_pairs(path, adapter, plain),
+    }
+}
+
+/// What other runtimes don't say in PEFT's words, from the factors themselves.
+fn of_pairs(path: &Path, adapter: &LoraFile, plain: LoraSpec) -> Result<LoraSpec> {
+    let (mut ranks, mut alphas) = (Vec::new(), Vec::new());
+    for pair in &adapter.pairs {
+        let name = match convert::place(path, adapter, pair)? {
+            (Some(layer), target) => format!("layers.{layer}.{}", target.path(Naming::Llama).unwrap_or_default()),
+            (None, target) => target.path(Naming::Llama).unwrap_or_default().into(),
+        };
+        ranks.push((name.clone(), pair.rank));
+        alphas.push((name, (pair.scale * pair.rank as f64) as f32));
+    }
+    let dora = adapter.pairs.iter().any(|pair| pair.has_magnitude());
+    let (rank, alpha) = (ranks[0].1, alphas[0].1);
+    ranks.retain(|(_, of)| *of != rank);
+    alphas.retain(|(_, of)| *of != alpha);
+    Ok(LoraSpec { rank, alpha, ranks: Patterns(ranks), alphas: Patterns(alphas), dora, ..plain })
 }
 
 /// Reads an adapter's values into the arena.
 ///
 /// # Errors
-/// When it lacks a module of `graph`, has one more, or has another shape or a value that is not finite.
-pub fn load(cpu: &mut Cpu, graph: &Graph, folder: &Path, adapter: &Adapter) -> Result<()> {
-    let fault = |fault: String| Error::Adapter { path: folder.into(), fault };
-    if let Some(pair) = adapter.pairs().find(|pair| !graph.modules.iter().any(|module| module.path == pair.module)) {
-        return Err(fault(format!("module {} is not in the model", pair.module)));
+/// When it is for another architecture, lacks a module of `graph`, has one more, or has another shape or a value that is not finite.
+pub fn load(cpu: &mut Cpu, graph: &Graph, config: &Config, path: &Path, adapter: &LoraFile) -> Result<()> {
+    let fault = |fault: String| Error::Adapter { path: path.into(), fault };
+    convert::check_architecture(path, adapter, config)?;
+    let places: Vec<_> = graph.modules.iter().map(|module| Target::read(&module.path)).collect();
+    // PEFT names modules by their paths; of others it counts which linear of which block they mean.
+    let meant = |pair: &Pair| match adapter.kind {
+        Kind::Peft => graph.modules.iter().position(|module| module.path == pair.module),
+        Kind::Mlx | Kind::Gguf => {
+            let place = convert::place(path, adapter, pair).ok()?;
+            places.iter().position(|module| *module == Some(place))
+        }
+    };
+    let mut pairs = vec![None; graph.modules.len()];
+    for pair in &adapter.pairs {
+        let at = meant(pair).ok_or_else(|| fault(format!("module {} is not in the model", pair.module)))?;
+        pairs[at] = Some(pair);
     }
-    for module in &graph.modules {
-        let pair = adapter.pair(&module.path).ok_or_else(|| fault(format!("module {} is missing", module.path)))?;
+    for (module, pair) in graph.modules.iter().zip(pairs) {
+        let pair = pair.ok_or_else(|| fault(format!("module {} is missing", module.path)))?;
+        if Target::ENDS.contains(&module.target) && adapter.kind != Kind::Peft {
+            convert::check_end(path, &pair.module, Some(config))?;
+        }
         let rank = graph.params[module.a.0].rank;
-        let magnitude = pair.magnitude.as_ref().zip(module.magnitude);
-        let shapes = [(module.a, &pair.a, vec![rank, module.cols]), (module.b, &pair.b, vec![module.rows, rank])];
-        for (id, tensor, shape) in
-            shapes.into_iter().chain(magnitude.map(|(tensor, id)| (id, tensor, vec![module.rows])))
+        // Rows of a GGUF file lie in llama.cpp's order.
+        let turned = convert::turned(config, module.target).filter(|_| adapter.kind == Kind::Gguf);
+        let row = |row: usize| module.file_row(turned.map_or(row, |d| hugging_face_row(row, d)));
+        let factors = [
+            (Part::A, (pair.rank, pair.cols), (rank, module.cols)),
+            (Part::B, (pair.rows, pair.rank), (module.rows, rank)),
+        ];
+        if let Some((part, _, (rows, cols))) = factors.into_iter().find(|(_, found, wanted)| found != wanted)
+            && let Some(TensorInfo { name, shape, .. }) = adapter.tensor(pair, part)
         {
-            if *tensor.shape != shape {
-                return Err(fault(format!(
-                    "tensor {} has shape {:?} where the model needs {shape:?}",
-                    tensor.name, tensor.shape
-                )));
-            }
+            return Err(fault(format!("tensor {name} has shape {shape:?} where the model needs {rows} x {cols}")));
+        }
+        for (id, part) in [(Some(module.a), Part::A), (Some(module.b), Part::B), (module.magnitude, Part::Magnitude)] {
+            let (Some(id), Some(info)) = (id, adapter.tensor(pair, part)) else { continue };
             let to = cpu.param_mut(id);
-            read(tensor, to, |i| place(module, id, rank, i));
+            adapter.each(pair, part, |at, col, x| match part {
+                Part::A => to[at * module.cols + col] = x,
+                Part::B => to[col * module.rows + row(at)] = x,
+                Part::Magnitude => to[row(at)] = x,
+            });
             if let Some(x) = to.iter().find(|x| !x.is_finite()) {
-                return Err(fault(format!("tensor {} holds {x}", tensor.name)));
+                return Err(fault(format!("tensor {} holds {x}", info.name)));
             }
         }
     }
@@ -122,15 +167,6 @@ fn place(module: &Module, id: ParamId, rank: usize, i: usize) -> usize {
         id if id == module.a => i,
         id if id == module.b => i % rank * module.rows + module.file_row(i / rank),
         _ => module.file_row(i),
-    }
-}
-
-fn read(tensor: &Tensor, to: &mut [f32], place: impl Fn(usize) -> usize) {
-    let element = tensor.ty.block_bytes();
-    for (i, bytes) in tensor.data.chunks_exact(element).enumerate() {
-        let mut x = [0.0];
-        blocks::dequantize(tensor.ty, bytes, &mut x);
-        to[place(i)] = x[0];
     }
 }
 

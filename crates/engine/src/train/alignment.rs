@@ -27,14 +27,15 @@ pub fn alignment(options: &TrainOptions, batches: usize) -> Result<f64> {
     };
     let graph = model.config.graph(Some(&options.method.adapt(spec, saved.is_some())?))?;
     let weights = Weights::bind(model.files, &model.config, &graph)?;
-    let (types, machine, length) = (weights.types(), options.run.machine()?, data.longest());
+    let (stored, machine, length) = (weights.stored(), options.run.machine()?, data.longest());
     let (tokens, policy) = (options.batch_size * length, Policy::named(PolicyName::Block));
-    let request = |mode| Request { graph: &graph, types: &types, tokens, machine, policy, mode, states: States::None };
+    let request =
+        |mode| Request { graph: &graph, stored: &stored, tokens, machine, policy, mode, states: States::None };
     let [exact, moved] = [Mode::Accumulate, Mode::Perturb].map(|mode| compile(request(mode)));
     let layout = Layout::new(&graph, States::None, false, length, Mode::Accumulate, 0);
     let mut cpu = Cpu::new(machine, weights, &graph, layout, &[&exact, &moved], options.spill_folder())?;
     match saved {
-        Some((folder, saved)) => adapter::load(&mut cpu, &graph, folder, &saved)?,
+        Some((folder, saved)) => adapter::load(&mut cpu, &graph, &model.config, folder, &saved)?,
         None => adapter::initialise(&mut cpu, &graph, options.seed),
     }
     let file = &data.train.tokens;

@@ -1,6 +1,6 @@
 //! Loss and accuracy over all records of a data set.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::options::check_batch;
 use super::planning::Task;
@@ -16,7 +16,7 @@ use crate::store::TokenFile;
 pub struct EvalOptions {
     /// The model.
     pub model: Source,
-    /// A PEFT folder.
+    /// An adapter of any kind.
     pub adapter: Option<PathBuf>,
     /// The records; of a folder, what there is to validate on.
     pub data: DataOptions,
@@ -56,12 +56,12 @@ pub(super) fn ready(options: &EvalOptions, model: Model, size: (usize, usize)) -
     let lora = saved.as_ref().map(|(folder, saved)| adapter::spec(folder, saved)).transpose()?;
     let graph = model.config.graph(lora.as_ref())?;
     let weights = Weights::bind(model.files, &model.config, &graph)?;
-    let task = Task::forward(options.run, &model.config, weights.types(), lora, Mode::Evaluate, size)?;
+    let task = Task::forward(options.run, &model.config, weights.stored(), lora, Mode::Evaluate, size)?;
     let plan = task.choose(options.budget)?;
     let mut cpu =
         Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &[&plan.program], &std::env::temp_dir())?;
     if let Some((folder, saved)) = &saved {
-        adapter::load(&mut cpu, &graph, Path::new(folder), saved)?;
+        adapter::load(&mut cpu, &graph, &model.config, folder, saved)?;
     }
     Ok((cpu, plan.program))
 }

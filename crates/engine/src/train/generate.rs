@@ -42,7 +42,7 @@ pub struct Sampling {
 pub struct GenerateOptions {
     /// The model.
     pub model: Source,
-    /// A PEFT folder.
+    /// An adapter of any kind.
     pub adapter: Option<PathBuf>,
     /// How the next token is chosen.
     pub sampling: Sampling,
@@ -98,13 +98,13 @@ impl Generator {
         let lora = saved.as_ref().map(|(folder, saved)| adapter::spec(folder, saved)).transpose()?;
         let graph = model.config.graph(lora.as_ref())?;
         let weights = Weights::bind(model.files, &model.config, &graph)?;
-        let task = Task::forward(options.run, &model.config, weights.types(), lora, mode(context), size(context))?;
+        let task = Task::forward(options.run, &model.config, weights.stored(), lora, mode(context), size(context))?;
         let task = with_room(&task, context);
         let plan = task.choose(options.budget)?;
         let mut cpu =
             Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &[&plan.program], &std::env::temp_dir())?;
         if let Some((folder, saved)) = &saved {
-            adapter::load(&mut cpu, &graph, folder, saved)?;
+            adapter::load(&mut cpu, &graph, &model.config, folder, saved)?;
         }
         Ok(Self {
             cpu,
@@ -127,8 +127,8 @@ impl Generator {
         let adapter = options.adapter.as_ref();
         let lora = adapter.map(|folder| adapter::spec(folder, &adapter::open(folder)?)).transpose()?;
         let graph = model.config.graph(lora.as_ref())?;
-        let types = Weights::bind(model.files, &model.config, &graph)?.types();
-        let task = Task::forward(options.run, &model.config, types, lora, mode(most), size(most))?;
+        let stored = Weights::bind(model.files, &model.config, &graph)?.stored();
+        let task = Task::forward(options.run, &model.config, stored, lora, mode(most), size(most))?;
         let room = task.largest(bytes.saturating_sub(GROWTH), most, |context| with_room(&task, context))?;
         Ok(room.max(LEAST_ROOM.min(most)))
     }

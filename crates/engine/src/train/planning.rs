@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use pocketune_kernels::BlockType;
-
 use super::{Budget, RunOptions, TrainOptions};
-use crate::backend::{measure_disk, measure_rates, touch_kernels};
+use crate::backend::{Stored, measure_disk, measure_rates, touch_kernels};
 use crate::error::{Error, Result};
 use crate::families::Config;
 use crate::graph::{Graph, Layers, LoraSpec};
@@ -35,7 +33,7 @@ pub struct Task {
     /// The model's numbers.
     pub config: Config,
     /// How weights are stored, by the graph's order; the last is taken for what is beyond.
-    pub types: Vec<BlockType>,
+    pub stored: Vec<Stored>,
     /// The adapters, where there are any.
     pub lora: Option<LoraSpec>,
     /// Most tokens of a record.
@@ -70,7 +68,7 @@ impl Task {
     pub fn forward(
         run: RunOptions,
         config: &Config,
-        types: Vec<BlockType>,
+        stored: Vec<Stored>,
         lora: Option<LoraSpec>,
         mode: Mode,
         (batch, length): (usize, usize),
@@ -83,7 +81,7 @@ impl Task {
         memory::trim();
         Ok(Self {
             config: config.clone(),
-            types,
+            stored,
             lora,
             length,
             batch,
@@ -106,14 +104,14 @@ impl Task {
     pub fn training(
         options: &TrainOptions,
         config: &Config,
-        types: Vec<BlockType>,
+        stored: Vec<Stored>,
         lora: LoraSpec,
         length: usize,
         so_far: usize,
     ) -> Result<Self> {
         let size = (options.batch_size, length);
         let saving = SAVING * config.graph(Some(&lora))?.params.len();
-        let forward = Self::forward(options.run, config, types, Some(lora), options.mode(), size)?;
+        let forward = Self::forward(options.run, config, stored, Some(lora), options.mode(), size)?;
         let around = Surroundings { process: forward.around.process + saving, preparation: so_far };
         let (states, named, groups, log) = (options.states(), options.policy.named(), options.groups(), options.log());
         Ok(Self { states, named, groups, log, around, ..forward })
@@ -139,7 +137,7 @@ impl Task {
         let graph = self.config.graph(self.lora.as_ref())?;
         let setting = Setting {
             graph: &graph,
-            types: &self.types,
+            stored: &self.stored,
             length: self.length,
             batch: self.batch,
             groups: self.groups,

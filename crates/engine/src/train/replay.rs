@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use pocketune_formats::mlx;
 use pocketune_formats::peft::{AdapterConfig, TENSORS_FILE, Targets};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -13,6 +14,7 @@ use super::{LoraChoice, Method, RunOptions, TrainOptions, adapter};
 use crate::backend::{Cpu, Weights};
 use crate::beside::Beside;
 use crate::error::{Error, Result};
+use crate::families::Config;
 use crate::graph::{Graph, Layers, LoraSpec, Patterns, Target};
 use crate::model::{Model, Source};
 use crate::plan::{Layout, Mode, States};
@@ -49,8 +51,9 @@ pub(super) fn header(options: &TrainOptions, model: [u8; 32], adapter: &AdapterC
     Ok(serde_json::to_vec(&header).expect("numbers and words"))
 }
 
-fn start_sum(folder: &Path) -> Result<String> {
-    let path = folder.join(TENSORS_FILE);
+fn start_sum(path: &Path) -> Result<String> {
+    let inside = [TENSORS_FILE, mlx::TENSORS_FILE].map(|name| path.join(name)).into_iter().find(|file| file.is_file());
+    let path = inside.unwrap_or_else(|| path.into());
     let bytes = std::fs::read(&path).map_err(|error| Error::io(&path, error))?;
     Ok(hex(Sha256::digest(bytes).into()))
 }
@@ -93,7 +96,7 @@ pub fn replay(options: &ReplayOptions) -> Result<usize> {
     let weights = Weights::bind(model.files, &model.config, &graph)?;
     let layout = Layout::new(&graph, States::None, false, 0, Mode::Evaluate, 0);
     let mut cpu = Cpu::new(options.kernels.machine()?, weights, &graph, layout, &[], &std::env::temp_dir())?;
-    start(&mut cpu, &graph, &header, options.start, &fault)?;
+    start(&mut cpu, &graph, &model.config, &header, options.start, &fault)?;
     let updates = numbers.chunks_exact(zeroth.words()).enumerate();
     let count = updates.len();
     for (at, update) in updates {
@@ -120,6 +123,7 @@ pub fn replay(options: &ReplayOptions) -> Result<usize> {
 fn start(
     cpu: &mut Cpu,
     graph: &Graph,
+    config: &Config,
     header: &Header,
     from: Option<&Path>,
     fault: &dyn Fn(String) -> Error,
@@ -129,7 +133,7 @@ fn start(
         (None, Some(_)) => return Err(fault("the run started from a fresh adapter; leave --init-adapter out".into())),
         (Some(_), None) => return Err(fault("the run started from another adapter; --init-adapter names it".into())),
         (Some(sum), Some(folder)) if start_sum(folder)? == *sum => {
-            adapter::load(cpu, graph, folder, &adapter::open(folder)?)?;
+            adapter::load(cpu, graph, config, folder, &adapter::open(folder)?)?;
         }
         (Some(_), Some(folder)) => {
             return Err(fault(format!("the run started from another adapter than {}", folder.display())));

@@ -85,7 +85,7 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
         // What is measured from here on is what was kept.
         Some(_) => {
             let saved = adapter::open(&options.adapter_path)?;
-            adapter::load(&mut run.cpu, &run.graph, &options.adapter_path, &saved)?;
+            adapter::load(&mut run.cpu, &run.graph, &run.task.config, &options.adapter_path, &saved)?;
         }
     }
     keeper.finish()?;
@@ -165,7 +165,7 @@ impl Run {
             true => Passes::packed(batches, &data.train.tokens, room, options.seed),
             false => Passes::plain(batches, options.batch_size),
         };
-        let mut task = Task::training(options, &model.config, weights.types(), lora.clone(), length, so_far.total)?;
+        let mut task = Task::training(options, &model.config, weights.stored(), lora.clone(), length, so_far.total)?;
         task.validates = data.valid.is_some() || data.test.is_some();
         task.log = options.with_epochs_of(passes.first_epoch(&data.train.tokens, room).0).log();
         let task = task.with_disk(&folder, options.budget)?;
@@ -181,7 +181,7 @@ impl Run {
         match saved {
             // All of it comes from the earlier run.
             _ if resumes => {}
-            Some((folder, saved)) => adapter::load(&mut cpu, &graph, folder, &saved)?,
+            Some((folder, saved)) => adapter::load(&mut cpu, &graph, &model.config, folder, &saved)?,
             None => adapter::initialise(&mut cpu, &graph, options.seed),
         }
         let flops = Flops::of(&plan.program, &graph);

@@ -10,7 +10,7 @@ use pocketune::graph::{Graph, LoraSpec, ParamId, Target};
 use pocketune::model::{Model, Source};
 use pocketune::plan::{self, Layout, Machine, Mode, Policy, PolicyName, Program, Request, States};
 use pocketune::train::adapter;
-use pocketune_formats::peft::{self, Adapter};
+use pocketune_formats::peft;
 use pocketune_kernels::Isa;
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::matmul::Precision;
@@ -123,7 +123,7 @@ impl Golden {
     ) -> Case {
         let model = Model::open(&Source::Path(self.model.clone())).unwrap();
         let folder = self.folder.join("adapter");
-        let saved = Adapter::open(&folder).unwrap();
+        let saved = adapter::open(&folder).unwrap();
         let spec = adapter::spec(&folder, &saved).unwrap();
         let lora = LoraSpec { dropout: self.dropout, frozen_a: self.frozen_a, ..spec };
         let graph = model.config.graph(with_adapter.then_some(&lora)).unwrap();
@@ -141,13 +141,13 @@ impl Golden {
             Some(lengths) => lengths.map(|len| next((0..len as u32).map(|i| i * 7 % 90).collect())),
         };
         let tokens = (records[0].ids.len() + records[1].ids.len()) * self.groups.max(1);
-        let (types, states) = (weights.types(), self.states);
-        let program = plan::compile(Request { graph: &graph, types: &types, tokens, machine, policy, mode, states });
+        let (stored, states) = (weights.stored(), self.states);
+        let program = plan::compile(Request { graph: &graph, stored: &stored, tokens, machine, policy, mode, states });
         let kv_width = model.config.kv_heads * model.config.head_dim;
         let layout = Layout::new(&graph, states, policy.page_optimizer, tokens, mode, kv_width);
         let mut cpu = Cpu::new(machine, weights, &graph, layout, &[&program], &std::env::temp_dir()).unwrap();
         if with_adapter {
-            adapter::load(&mut cpu, &graph, &folder, &saved).unwrap();
+            adapter::load(&mut cpu, &graph, &model.config, &folder, &saved).unwrap();
         }
         Case { graph, program, cpu, records, groups: self.groups }
     }

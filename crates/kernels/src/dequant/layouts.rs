@@ -2,6 +2,7 @@
 //! [`crate::blocks::dequantize`]; `d` is a scale, `m` a minimum, `q` an element's integer.
 
 use super::arch::{Bytes, add, bits, bytes, fifth, half, left, or};
+use super::{Source, packed};
 use crate::BlockType;
 
 /// Adds to any float without changing it.
@@ -27,6 +28,8 @@ pub(super) trait Sixteen {
             Self::affine(add(q[1], offset), d, m, to.add(16));
         }
     }
+    /// Writes `values[q]` for twice 16 integers below 16, to 32 places.
+    unsafe fn lookup(q: [Bytes; 2], values: &[f32; 16], to: *mut Self::Out);
     /// Takes 16 floats.
     unsafe fn singles(from: *const u8, to: *mut Self::Out);
     /// Widens 16 half floats.
@@ -35,12 +38,17 @@ pub(super) trait Sixteen {
     unsafe fn brains(from: *const u8, to: *mut Self::Out);
 }
 
-/// Dequantises whole blocks.
+/// Dequantises whole blocks, or elements of a packed matrix.
 ///
 /// # Safety
-/// The processor has `S`'s instructions and those of `arch`; `src` and `dst` are the same number of blocks.
+/// The processor has `S`'s instructions and those of `arch`; blocks of `src` are as many as those of `dst`.
 #[inline(always)]
-pub(super) unsafe fn row<S: Sixteen>(ty: BlockType, src: &[u8], dst: &mut [S::Out]) {
+pub(super) unsafe fn row<S: Sixteen>(src: Source, dst: &mut [S::Out]) {
+    let (ty, src) = match src {
+        Source::Blocks(ty, src) => (ty, src),
+        // SAFETY: the caller's promise.
+        Source::Packed(packed, at) => return unsafe { packed::elements::<S>(packed, at, dst) },
+    };
     // SAFETY: the caller's promise.
     unsafe {
         match ty {

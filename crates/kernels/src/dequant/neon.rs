@@ -3,8 +3,8 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
+use super::Source;
 use super::layouts::{self, Sixteen};
-use crate::BlockType;
 
 /// Sixteen small integers.
 pub(super) type Bytes = uint8x16_t;
@@ -56,6 +56,13 @@ pub(super) fn add(x: Bytes, n: i8) -> Bytes {
     unsafe { vaddq_u8(x, vdupq_n_u8(n as u8)) }
 }
 
+/// The bytes of both, one of each in turn.
+#[inline(always)]
+pub(super) fn zip(a: Bytes, b: Bytes) -> [Bytes; 2] {
+    // SAFETY: as `half`.
+    unsafe { [vzip1q_u8(a, b), vzip2q_u8(a, b)] }
+}
+
 /// 16 for each bit set in bytes `at` and `at + 1`, 0 for others: the fifth bits of 16 elements.
 #[inline(always)]
 pub(super) fn fifth(block: &[u8], at: usize) -> Bytes {
@@ -101,6 +108,18 @@ impl Sixteen for F32 {
     unsafe fn affine(q: Bytes, d: f32, m: f32, to: *mut f32) {
         // SAFETY: the trait's contract.
         unsafe { put(affine(q, d, m), to) }
+    }
+    /// Byte by byte of the floats: loading and storing take them apart and put them together.
+    #[inline(always)]
+    unsafe fn lookup(q: [Bytes; 2], values: &[f32; 16], to: *mut f32) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let uint8x16x4_t(a, b, c, d) = vld4q_u8(values.as_ptr().cast());
+            for (half, q) in q.into_iter().enumerate() {
+                let [a, b, c, d] = [a, b, c, d].map(|bytes| vqtbl1q_u8(bytes, q));
+                vst4q_u8(to.add(16 * half).cast(), uint8x16x4_t(a, b, c, d));
+            }
+        }
     }
     #[inline(always)]
     unsafe fn singles(from: *const u8, to: *mut f32) {
@@ -160,6 +179,22 @@ unsafe fn put_bf16(x: [float32x4_t; 4], to: *mut u16) {
     }
 }
 
+/// Writes `values[q]` for 32 integers, rounded to bf16: their low bytes, and their high ones.
+#[inline(always)]
+unsafe fn look_up_bf16(q: [Bytes; 2], values: [float32x4_t; 4], to: *mut u16) {
+    // SAFETY: the trait's contract.
+    unsafe {
+        let first = vreinterpretq_u8_u16(round(values[0], values[1]));
+        let second = vreinterpretq_u8_u16(round(values[2], values[3]));
+        let (lows, highs) = (vuzp1q_u8(first, second), vuzp2q_u8(first, second));
+        for (i, q) in q.into_iter().enumerate() {
+            let (low, high) = (vqtbl1q_u8(lows, q), vqtbl1q_u8(highs, q));
+            vst1q_u16(to.add(16 * i), vreinterpretq_u16_u8(vzip1q_u8(low, high)));
+            vst1q_u16(to.add(16 * i + 8), vreinterpretq_u16_u8(vzip2q_u8(low, high)));
+        }
+    }
+}
+
 impl Sixteen for Bf16 {
     type Out = u16;
     #[inline(always)]
@@ -167,22 +202,19 @@ impl Sixteen for Bf16 {
         // SAFETY: the trait's contract.
         unsafe { put_bf16(affine(q, d, m), to) }
     }
-    /// By a table of the 16 values there can be: their low bytes, and their high ones.
+    /// By a table of the 16 values there can be.
     #[inline(always)]
     unsafe fn nibbles(q: [Bytes; 2], offset: i8, d: f32, m: f32, to: *mut u16) {
         const ALL: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
         // SAFETY: the trait's contract.
         unsafe {
-            let values = affine(add(vld1q_u8(ALL.as_ptr()), offset), d, m);
-            let first = vreinterpretq_u8_u16(round(values[0], values[1]));
-            let second = vreinterpretq_u8_u16(round(values[2], values[3]));
-            let (lows, highs) = (vuzp1q_u8(first, second), vuzp2q_u8(first, second));
-            for (i, q) in q.into_iter().enumerate() {
-                let (low, high) = (vqtbl1q_u8(lows, q), vqtbl1q_u8(highs, q));
-                vst1q_u16(to.add(16 * i), vreinterpretq_u16_u8(vzip1q_u8(low, high)));
-                vst1q_u16(to.add(16 * i + 8), vreinterpretq_u16_u8(vzip2q_u8(low, high)));
-            }
+            look_up_bf16(q, affine(add(vld1q_u8(ALL.as_ptr()), offset), d, m), to);
         }
+    }
+    #[inline(always)]
+    unsafe fn lookup(q: [Bytes; 2], values: &[f32; 16], to: *mut u16) {
+        // SAFETY: the trait's contract.
+        unsafe { look_up_bf16(q, [0, 4, 8, 12].map(|at| vld1q_f32(values.as_ptr().add(at))), to) }
     }
     #[inline(always)]
     unsafe fn singles(from: *const u8, to: *mut u16) {
@@ -201,15 +233,15 @@ impl Sixteen for Bf16 {
     }
 }
 
-pub(super) fn f32(ty: BlockType, src: &[u8], dst: &mut [f32]) {
+pub(super) fn f32(src: Source, dst: &mut [f32]) {
     // SAFETY: NEON is part of every 64-bit Arm; the lengths agree by the caller's check.
-    unsafe { layouts::row::<F32>(ty, src, dst) }
+    unsafe { layouts::row::<F32>(src, dst) }
 }
 
 /// # Safety
 /// The processor has BF16.
 #[target_feature(enable = "neon,bf16")]
-pub(super) unsafe fn bf16(ty: BlockType, src: &[u8], dst: &mut [u16]) {
+pub(super) unsafe fn bf16(src: Source, dst: &mut [u16]) {
     // SAFETY: the feature is enabled here; the lengths agree by the caller's check.
-    unsafe { layouts::row::<Bf16>(ty, src, dst) }
+    unsafe { layouts::row::<Bf16>(src, dst) }
 }

@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
+use super::Source;
 use super::layouts::{self, Sixteen};
-use crate::BlockType;
 
 /// Sixteen small integers.
 pub(super) type Bytes = __m128i;
@@ -55,6 +55,13 @@ pub(super) fn add(x: Bytes, n: i8) -> Bytes {
     unsafe { _mm_add_epi8(x, _mm_set1_epi8(n)) }
 }
 
+/// The bytes of both, one of each in turn.
+#[inline(always)]
+pub(super) fn zip(a: Bytes, b: Bytes) -> [Bytes; 2] {
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe { [_mm_unpacklo_epi8(a, b), _mm_unpackhi_epi8(a, b)] }
+}
+
 /// 16 for each bit set in bytes `at` and `at + 1`, 0 for others: the fifth bits of 16 elements.
 ///
 /// # Safety
@@ -83,6 +90,16 @@ impl Sixteen for Avx512 {
         unsafe {
             let q = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
             _mm512_storeu_ps(to, _mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(d), q), _mm512_set1_ps(m)));
+        }
+    }
+    #[inline(always)]
+    unsafe fn lookup(q: [__m128i; 2], values: &[f32; 16], to: *mut f32) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let values = _mm512_loadu_ps(values.as_ptr());
+            for (half, q) in q.into_iter().enumerate() {
+                _mm512_storeu_ps(to.add(16 * half), _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(q), values));
+            }
         }
     }
     #[inline(always)]
@@ -115,6 +132,17 @@ unsafe fn put_bf16(x: __m512, to: *mut u16) {
     }
 }
 
+/// Writes `values[q]` for 32 integers, rounded to bf16.
+#[inline(always)]
+unsafe fn look_up_bf16(q: [__m128i; 2], values: __m512, to: *mut u16) {
+    // SAFETY: the trait's contract; the vectors that change type are 32 bytes of plain bits.
+    unsafe {
+        let table = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(values));
+        let q = _mm512_cvtepu8_epi16(_mm256_set_m128i(q[1], q[0]));
+        _mm512_storeu_si512(to.cast(), _mm512_permutexvar_epi16(q, _mm512_castsi256_si512(table)));
+    }
+}
+
 impl Sixteen for Avx512Bf16 {
     type Out = u16;
     #[inline(always)]
@@ -128,15 +156,18 @@ impl Sixteen for Avx512Bf16 {
     /// By a table of the 16 values there can be.
     #[inline(always)]
     unsafe fn nibbles(q: [__m128i; 2], offset: i8, d: f32, m: f32, to: *mut u16) {
-        // SAFETY: the trait's contract; the vectors that change type are 32 bytes of plain bits.
+        // SAFETY: the trait's contract.
         unsafe {
             let all = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
             let all = _mm512_add_ps(all, _mm512_set1_ps(f32::from(offset)));
             let values = _mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(d), all), _mm512_set1_ps(m));
-            let table = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(values));
-            let q = _mm512_cvtepu8_epi16(_mm256_set_m128i(q[1], q[0]));
-            _mm512_storeu_si512(to.cast(), _mm512_permutexvar_epi16(q, _mm512_castsi256_si512(table)));
+            look_up_bf16(q, values, to);
         }
+    }
+    #[inline(always)]
+    unsafe fn lookup(q: [__m128i; 2], values: &[f32; 16], to: *mut u16) {
+        // SAFETY: the trait's contract.
+        unsafe { look_up_bf16(q, _mm512_loadu_ps(values.as_ptr()), to) }
     }
     #[inline(always)]
     unsafe fn singles(from: *const u8, to: *mut u16) {
@@ -165,6 +196,20 @@ impl Sixteen for Avx2 {
                 let q = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q));
                 let y = _mm256_add_ps(_mm256_mul_ps(_mm256_set1_ps(d), q), _mm256_set1_ps(m));
                 _mm256_storeu_ps(to.add(8 * half), y);
+            }
+        }
+    }
+    /// Of the lower eight and of the upper eight, chosen by the fourth bit.
+    #[inline(always)]
+    unsafe fn lookup(q: [__m128i; 2], values: &[f32; 16], to: *mut f32) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [low, high] = [0, 8].map(|at| _mm256_loadu_ps(values.as_ptr().add(at)));
+            for (run, q) in q.into_iter().flat_map(|q| [q, _mm_srli_si128::<8>(q)]).enumerate() {
+                let q = _mm256_cvtepu8_epi32(q);
+                let [low, high] = [low, high].map(|values| _mm256_permutevar8x32_ps(values, q));
+                let upper = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(q));
+                _mm256_storeu_ps(to.add(8 * run), _mm256_blendv_ps(low, high, upper));
             }
         }
     }
@@ -200,19 +245,19 @@ impl Sixteen for Avx2 {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-pub(super) unsafe fn avx512(ty: BlockType, src: &[u8], dst: &mut [f32]) {
+pub(super) unsafe fn avx512(src: Source, dst: &mut [f32]) {
     // SAFETY: the features are enabled here; the lengths agree by the caller's check.
-    unsafe { layouts::row::<Avx512>(ty, src, dst) }
+    unsafe { layouts::row::<Avx512>(src, dst) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn avx2(ty: BlockType, src: &[u8], dst: &mut [f32]) {
+pub(super) unsafe fn avx2(src: Source, dst: &mut [f32]) {
     // SAFETY: the features are enabled here; the lengths agree by the caller's check.
-    unsafe { layouts::row::<Avx2>(ty, src, dst) }
+    unsafe { layouts::row::<Avx2>(src, dst) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-pub(super) unsafe fn bf16(ty: BlockType, src: &[u8], dst: &mut [u16]) {
+pub(super) unsafe fn bf16(src: Source, dst: &mut [u16]) {
     // SAFETY: the features are enabled here; the lengths agree by the caller's check.
-    unsafe { layouts::row::<Avx512Bf16>(ty, src, dst) }
+    unsafe { layouts::row::<Avx512Bf16>(src, dst) }
 }

@@ -4,7 +4,7 @@
 
 use super::product::{Product, Right, round_bf16};
 use super::{Ctx, Precision, Weight};
-use crate::blocks::dequantize;
+use crate::Isa;
 use crate::rows::Rows;
 
 /// Weights that are dequantised at once: the longest block.
@@ -49,7 +49,7 @@ pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
 /// Columns `from..to` of a row, as the product sees them.
 fn load<'a>(w: &Weight, row: usize, from: usize, to: usize, bf16: bool, piece: &'a mut [f32; PIECE]) -> &'a [f32] {
     let piece = &mut piece[..to - from];
-    dequantize(w.ty, w.blocks(row, from, to), piece);
+    w.read(Isa::Scalar, row, from..to, piece);
     for x in piece.iter_mut() {
         *x = round(*x, bf16);
     }

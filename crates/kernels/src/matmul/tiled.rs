@@ -10,7 +10,6 @@ use super::out::Out;
 use super::product::{Left, Product, Right, Side, round_bf16};
 use super::split::Split;
 use super::{Ctx, Precision, Start, Weight};
-use crate::dequant::dequantize_row;
 use crate::rows::Rows;
 use crate::{Isa, Pool};
 
@@ -237,7 +236,7 @@ impl Block<'_> {
     }
 
     fn dequantize(&self, w: &Weight, row: usize, cols: Range<usize>, to: &mut [f32]) {
-        dequantize_row(self.isa, w.ty, w.blocks(row, cols.start, cols.end), to);
+        w.read(self.isa, row, cols, to);
         if self.bf16 {
             for x in to {
                 *x = round_bf16(*x);

@@ -5,7 +5,6 @@
 
 use super::{Ctx, Start, Weight};
 use crate::Isa;
-use crate::dequant::dequantize_row;
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
 
@@ -54,7 +53,7 @@ fn dot(isa: Isa, w: &Weight, row: usize, x: &[f32], piece: &mut [f32]) -> f32 {
     let mut sums = [0.0; LANES];
     for (at, x) in (0..w.cols).step_by(PIECE).zip(x.chunks(PIECE)) {
         let piece = &mut piece[..x.len()];
-        dequantize_row(isa, w.ty, w.blocks(row, at, at + x.len()), piece);
+        w.read(isa, row, at..at + x.len(), piece);
         add_products(isa, piece, x, &mut sums);
     }
     let mut width = LANES / 2;

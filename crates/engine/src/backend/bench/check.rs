@@ -3,7 +3,7 @@
 
 use pocketune_kernels::attention::{Heads, Segment};
 use pocketune_kernels::matmul::{Ctx, Precision, Start, Weight, nn, nt, tn};
-use pocketune_kernels::{Isa, Pool, blocks, dequant, norm as norms, reference};
+use pocketune_kernels::{Isa, Pool, norm as norms, reference};
 
 use super::RANK;
 use crate::error::{Error, Result};
@@ -75,8 +75,8 @@ pub(super) fn gradient(ctx: &mut Ctx, x: &[f32], h: &[f32]) -> Result<()> {
 pub(super) fn dequantise(isa: Isa, weight: Weight) -> Result<()> {
     let (mut got, mut wanted) = (vec![f32::NAN; weight.cols], vec![0.0; weight.cols]);
     for row in 0..ROWS {
-        dequant::dequantize_row(isa, weight.ty, weight.row(row), &mut got);
-        blocks::dequantize(weight.ty, weight.row(row), &mut wanted);
+        weight.read(isa, row, 0..weight.cols, &mut got);
+        weight.read(Isa::Scalar, row, 0..weight.cols, &mut wanted);
         close(&format!("dequantising {}", weight.ty.name()), isa, &got, &wanted, 0.0)?;
     }
     Ok(())

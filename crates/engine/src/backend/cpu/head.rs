@@ -160,7 +160,7 @@ impl Cpu {
                     for (row, &label) in labelled.clone().zip(piece.labels) {
                         if strip.contains(&(label as usize)) {
                             let gx = &mut gx[row * c..][..c];
-                            embed::add_row(isa, matrix.ty, matrix.row(label as usize), gx);
+                            embed::add_row(isa, matrix, label as usize, gx);
                             gx.iter_mut().for_each(|x| *x *= -scale);
                         }
                     }

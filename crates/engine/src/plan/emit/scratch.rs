@@ -68,12 +68,12 @@ impl Emitter<'_> {
 
 /// For `rows` of a weight's rows.
 fn nt_part(request: Request, weight: WeightId, rows: usize, n: usize, rank: usize) -> usize {
-    let (decl, ty, m) = (&request.graph.weights[weight.0], request.types[weight.0], request.machine);
+    let (decl, ty, m) = (&request.graph.weights[weight.0], request.stored[weight.0].ty, request.machine);
     matmul::nt_scratch(Shape { ty, rows, cols: decl.cols, n, rank }, m.threads, m.isa, m.precision)
 }
 
 fn nn_part(request: Request, weight: WeightId, rows: usize, n: usize, rank: usize) -> usize {
-    let (decl, ty, m) = (&request.graph.weights[weight.0], request.types[weight.0], request.machine);
+    let (decl, ty, m) = (&request.graph.weights[weight.0], request.stored[weight.0].ty, request.machine);
     matmul::nn_scratch(Shape { ty, rows, cols: decl.cols, n, rank }, m.threads, m.isa, m.precision)
 }
 

@@ -24,10 +24,10 @@ fn plans() -> Vec<Plan> {
     };
     let lora = LoraSpec::default();
     let graph = config.graph(Some(&lora)).unwrap();
-    let types = vec![BlockType::Q4_0; graph.weights.len()];
+    let stored = vec![BlockType::Q4_0.into(); graph.weights.len()];
     let setting = |mode| Setting {
         graph: &graph,
-        types: &types,
+        stored: &stored,
         length: 128,
         batch: 2,
         groups: 1,

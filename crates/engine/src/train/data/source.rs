@@ -49,14 +49,13 @@ pub enum TemplateChoice {
 }
 
 impl TemplateChoice {
-    /// The template for a model, perhaps with the adapter in a folder, where there is one.
+    /// The template for a model, perhaps with an adapter, where there is one.
     ///
     /// # Errors
     /// When it is missing or malformed.
     pub fn find(&self, model: &Model, adapter: Option<&Path>) -> Result<Option<ChatTemplate>> {
         match self {
-            TemplateChoice::Own => match adapter.map(Beside::of_folder).transpose()?.and_then(|beside| beside.template)
-            {
+            TemplateChoice::Own => match adapter.map(Beside::of).transpose()?.and_then(|beside| beside.template) {
                 Some(source) => Ok(Some(ChatTemplate::new(&source)?)),
                 None => model.chat_template(),
             },

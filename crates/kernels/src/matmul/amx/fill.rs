@@ -8,9 +8,7 @@ use std::ops::Range;
 use super::super::Weight;
 use super::super::product::{Factor, Left};
 use super::{K_TILE, SIDE, TILE};
-use crate::BlockType;
 use crate::avx512::{interleave, mask, round, transpose_16};
-use crate::dequant::dequantize_row_bf16;
 
 /// Where in runs of `steps` tiles a filling begins: the sum may go on with another operand.
 #[derive(Clone, Copy)]
@@ -117,7 +115,7 @@ pub(super) unsafe fn weight_rows(
         if j < js.len() {
             w.fetch(js.start + j + 2, ks.start, ks.end);
             // SAFETY: the caller's promise.
-            unsafe { dequantize_row_bf16(w.ty, w.blocks(js.start + j, ks.start, ks.end), &mut buffer[..ks.len()]) };
+            unsafe { w.read_bf16(js.start + j, ks.clone(), &mut buffer[..ks.len()]) };
         } else {
             buffer.fill(0);
         }
@@ -141,7 +139,7 @@ pub(super) unsafe fn weight_cols(
     buffer: &mut [f32],
     to: &mut [f32],
 ) {
-    if w.ty == BlockType::F32 {
+    if w.floats(ks.start, &js).is_some() {
         return float_cols(w, js, ks, place, to);
     }
     let steps = ks.len().div_ceil(K_TILE);
@@ -155,7 +153,7 @@ pub(super) unsafe fn weight_cols(
             if k < ks.end {
                 w.fetch(k + 12, js.start, js.end);
                 // SAFETY: the caller's promise.
-                unsafe { dequantize_row_bf16(w.ty, w.blocks(k, js.start, js.end), row) };
+                unsafe { w.read_bf16(k, js.clone(), row) };
             } else {
                 row.fill(0);
             }
@@ -179,7 +177,8 @@ pub(super) unsafe fn weight_cols(
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn float_cols(w: &Weight, js: Range<usize>, ks: Range<usize>, place: Place, to: &mut [f32]) {
     let row = |k: usize, j: usize| {
-        let from: &[u8] = if k < ks.end { w.blocks(k, j, js.end.min(j + SIDE)) } else { &[] };
+        let inside = j..js.end.min(j + SIDE);
+        let from: &[u8] = if k < ks.end { w.floats(k, &inside).unwrap_or_default() } else { &[] };
         let count = from.len() / 4;
         let at: *const f32 = from.as_ptr().cast();
         // SAFETY: `count` floats are read, of any alignment.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::super::Weight;
 use super::super::product::Left;
 use super::{SIDE, STEP};
-use crate::dequant::{dequantize_row_bf16, round};
+use crate::dequant::round;
 
 /// How many rows of a weight ahead are asked for while columns of them are dequantised.
 const ROWS_AHEAD: usize = 12;
@@ -56,7 +56,7 @@ pub(super) unsafe fn weight_rows(w: &Weight, js: Range<usize>, ks: Range<usize>,
         if j < js.len() {
             w.fetch(js.start + j + 2, ks.start, ks.end);
             // SAFETY: the caller's promise.
-            unsafe { dequantize_row_bf16(w.ty, w.blocks(js.start + j, ks.start, ks.end), &mut buffer[..ks.len()]) };
+            unsafe { w.read_bf16(js.start + j, ks.clone(), &mut buffer[..ks.len()]) };
         } else {
             buffer.fill(0);
         }
@@ -83,7 +83,7 @@ pub(super) unsafe fn weight_cols(w: &Weight, js: Range<usize>, ks: Range<usize>,
             if k < ks.end {
                 w.fetch(k + ROWS_AHEAD, js.start, js.end);
                 // SAFETY: the caller's promise.
-                unsafe { dequantize_row_bf16(w.ty, w.blocks(k, js.start, js.end), row) };
+                unsafe { w.read_bf16(k, js.clone(), row) };
             } else {
                 row.fill(0);
             }
