@@ -1,12 +1,13 @@
-//! How well what a method goes along points to where the exact gradient does: the cosine between the two, for the first batches of a run, at the
+//! How well what a run goes along points to where the exact gradient does: the cosine between the two, for the first batches of a run, at the
 //! adapter that the run starts with. A measurement on its own, outside of any budget; no run depends on it.
 
-use super::{Batches, LoraChoice, Passes, Rows, TrainOptions, adapter, prepare};
+use super::{Batches, LoraChoice, Passes, Rows, TrainOptions, Zeroth, adapter, prepare};
 use crate::backend::{Cpu, MOST_DIRECTIONS, Noise, Weights};
 use crate::error::Result;
 use crate::graph::{Graph, ParamId};
 use crate::model::Model;
-use crate::plan::{Layout, Mode, Policy, PolicyName, Request, States, compile};
+use crate::plan::{Layout, Mode, Policy, PolicyName, Program, Request, States, compile};
+use crate::store::TokenFile;
 
 /// The mean cosine over `batches` batches; exact methods have 1 for what they train.
 ///
@@ -14,7 +15,10 @@ use crate::plan::{Layout, Mode, Policy, PolicyName, Request, States, compile};
 /// Whatever is wrong with options, files, data or the system.
 pub fn alignment(options: &TrainOptions, batches: usize) -> Result<f64> {
     options.check()?;
-    let Some(zeroth) = options.method.zeroth() else { return Ok(1.0) };
+    let zeroth = options.method.zeroth();
+    if zeroth.is_none() && options.drop_backward == 0.0 {
+        return Ok(1.0);
+    }
     let model = Model::open(&options.model)?;
     model.check_next_token()?;
     let data = prepare(&model, &options.data, options.max_seq_length, options.spill_folder())?;
@@ -41,44 +45,68 @@ pub fn alignment(options: &TrainOptions, batches: usize) -> Result<f64> {
     let file = &data.train.tokens;
     let mut passes = Passes::plain(Batches::new(file.len(), options.shuffle, options.seed), options.batch_size);
     let mut rows = Rows::with_capacity(options.batch_size, tokens, length);
-    let (groups, eps, step) = (zeroth.sides.groups(), options.zo_eps(), passes.step());
+    let step = passes.step();
     let mut sum = 0.0;
     for at in 0..batches {
         let records = passes.records(at as u64 * step, file);
         rows.fill(file, records.iter().map(|&record| record as usize))?;
-        cpu.clear_grads();
-        cpu.run(&exact, rows.batch(rows.targets(), Noise::default()), 0, None)?;
-        cpu.aim(zeroth.aim(options.seed, at + 1, eps), &graph);
-        cpu.clear_sums();
-        let mut unit = 0;
-        while unit < records.len() * groups {
-            unit = rows.fill_groups(file, records, groups, unit, tokens)?;
-            cpu.run(&moved, rows.batch(rows.targets(), Noise::default()), 0, None)?;
-        }
-        let losses: Vec<f64> = (0..groups).map(|group| cpu.sum(group).mean_loss()).collect();
-        let mut far = [0.0; MOST_DIRECTIONS];
-        zeroth.judge(&losses, eps, &mut far);
-        sum += cosine(&cpu, &graph, &far[..zeroth.sides.directions()]);
+        cpu.drop_blocks(0.0, 0, 0);
+        let gradient = gradient(&mut cpu, &graph, &exact, &rows)?;
+        let estimate = match zeroth {
+            Some(zeroth) => estimate(&mut cpu, &graph, &moved, zeroth, (options, at + 1), (file, records), &mut rows)?,
+            None => {
+                cpu.drop_blocks(options.drop_backward, options.seed, at as u64 + 1);
+                self::gradient(&mut cpu, &graph, &exact, &rows)?
+            }
+        };
+        sum += cosine(&gradient, &estimate);
     }
     Ok(sum / batches.max(1) as f64)
 }
 
-/// Between the gradient sums and `Σ far z`; 0 where one of them is nothing.
-fn cosine(cpu: &Cpu, graph: &Graph, far: &[f64]) -> f64 {
-    let (mut dot, mut one, mut other) = (0.0, 0.0, 0.0);
-    for id in (0..graph.params.len()).map(ParamId) {
-        let gradient = cpu.grad(id);
-        let (mut along, mut z) = (vec![0.0; gradient.len()], vec![0.0; gradient.len()]);
-        for (direction, far) in far.iter().enumerate() {
-            cpu.direction(id, direction, &mut z);
+/// The gradients of a batch, one matrix after another.
+fn gradient(cpu: &mut Cpu, graph: &Graph, program: &Program, rows: &Rows) -> Result<Vec<f64>> {
+    cpu.clear_grads();
+    cpu.run(program, rows.batch(rows.targets(), Noise::default()), 0, None)?;
+    Ok((0..graph.params.len()).flat_map(|id| cpu.grad(ParamId(id)).iter().map(|&g| f64::from(g))).collect())
+}
+
+/// `Σ c z` for the same records, in the directions of an update.
+fn estimate(
+    cpu: &mut Cpu,
+    graph: &Graph,
+    program: &Program,
+    zeroth: Zeroth,
+    (options, update): (&TrainOptions, usize),
+    (file, records): (&TokenFile, &[u32]),
+    rows: &mut Rows,
+) -> Result<Vec<f64>> {
+    let (groups, eps) = (zeroth.sides.groups(), options.zo_eps());
+    cpu.aim(zeroth.aim(options.seed, update, eps), graph);
+    cpu.clear_sums();
+    let mut unit = 0;
+    while unit < records.len() * groups {
+        unit = rows.fill_groups(file, records, groups, unit, program.tokens)?;
+        cpu.run(program, rows.batch(rows.targets(), Noise::default()), 0, None)?;
+    }
+    let losses: Vec<f64> = (0..groups).map(|group| cpu.sum(group).mean_loss()).collect();
+    let mut far = [0.0; MOST_DIRECTIONS];
+    zeroth.judge(&losses, eps, &mut far);
+    let mut all = Vec::new();
+    for (id, param) in graph.params.iter().enumerate() {
+        let (mut along, mut z) = (vec![0.0; param.len()], vec![0.0; param.len()]);
+        for (direction, far) in far[..zeroth.sides.directions()].iter().enumerate() {
+            cpu.direction(ParamId(id), direction, &mut z);
             along.iter_mut().zip(&z).for_each(|(along, &z)| *along += far * f64::from(z));
         }
-        for (&gradient, along) in gradient.iter().zip(along) {
-            dot += f64::from(gradient) * along;
-            one += f64::from(gradient).powi(2);
-            other += along * along;
-        }
+        all.extend(along);
     }
-    let lengths = (one * other).sqrt();
-    if lengths > 0.0 { dot / lengths } else { 0.0 }
+    Ok(all)
+}
+
+/// 0 where one of them is nothing.
+fn cosine(a: &[f64], b: &[f64]) -> f64 {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let lengths = (dot(a, a) * dot(b, b)).sqrt();
+    if lengths > 0.0 { dot(a, b) / lengths } else { 0.0 }
 }

@@ -93,14 +93,14 @@ impl Method {
         Self::ALL.into_iter().find(|method| method.name() == name)
     }
 
-    /// What it starts from: of methods without gradients, what their papers have for LoRA.
+    /// What it starts from: of methods without gradients, what their papers have for LoRA; the rate of fzoo, whose steps are normed, is ours.
     pub const fn defaults(self) -> Defaults {
         match self {
             Method::Backprop | Method::LoraFa | Method::Dora => Defaults { rate: 1e-4, rank: 8, targets: "all-linear" },
             Method::Mezo | Method::SparseMezo | Method::Lozo | Method::Lezo => {
                 Defaults { rate: 1e-4, rank: 8, targets: "q_proj,v_proj" }
             }
-            Method::Fzoo => Defaults { rate: 1e-3, rank: 8, targets: "q_proj,v_proj" },
+            Method::Fzoo => Defaults { rate: 1e-2, rank: 8, targets: "q_proj,v_proj" },
         }
     }
 

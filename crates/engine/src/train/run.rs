@@ -54,7 +54,7 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
     host.event(Event::Prepared(&data));
     let sums = (model_sum(&model.files), data.sum());
     let mut run = Run::new(options, (model, sums.0), data, keeper.resumes(), peak.look())?;
-    let (passes, filled) = run.passes.first_epoch(&run.data.train.tokens, run.plan.program.tokens);
+    let (passes, filled) = run.passes.first_epoch(&run.data.train.tokens, run.task.batch * run.task.length);
     host.event(Event::Laid { packed: options.pack, passes, filled });
     let options = &options.with_epochs_of(passes);
     let terms = Terms::of(options, &run.lora, run.task.machine, sums.0, sums.1);
