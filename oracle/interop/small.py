@@ -2,7 +2,7 @@
 
     small.py make FOLDER            writes FOLDER/peft with safetensors, FOLDER/theirs.gguf with gguf: the same random adapter of the demo model
     small.py check FOLDER           what pocketune made of these: FOLDER/{mlx,back}, FOLDER/ours.gguf hold the same numbers, in each one's order
-    small.py tokens MODEL < lines   the number of tokens of each JSON string, by the tokenizers package on the GGUF's own vocabulary
+    small.py tokens MODEL < lines   the token numbers of each line's text, by the tokenizers package on the GGUF's own vocabulary
 
 It refuses to be lenient: factors are compared to the bit.
 """
@@ -93,7 +93,8 @@ def tokens(model):
     control = [AddedToken(word, special=True) for word, kind in zip(words, kinds) if kind == gguf.TokenType.CONTROL]
     tokenizer.add_special_tokens(control)
     for line in sys.stdin:
-        print(len(tokenizer.encode(json.loads(line)["text"], add_special_tokens=False).ids))
+        ids = tokenizer.encode(json.loads(line)["text"], add_special_tokens=False).ids
+        print(json.dumps(ids, separators=(",", ":")))
 
 
 if __name__ == "__main__":
