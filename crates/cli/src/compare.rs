@@ -75,7 +75,9 @@ impl One {
             .map(|part| part.split_once('=').map(|(option, value)| (option.trim().replace('_', "-"), value.trim())))
             .collect::<Option<_>>()
             .ok_or_else(|| Failure(format!("--methods {text}: options are given as mezo:learning-rate=5e-5")))?;
-        let label = text.replace(':', " ");
+        // How long a run goes is seen from its curve.
+        let told = own.iter().filter(|(option, _)| !matches!(option.as_str(), "iters" | "steps-per-eval"));
+        let label = told.fold(name.to_owned(), |label, (option, value)| format!("{label} {option}={value}"));
         let folder = output.join(text.replace([':', '=', '/'], "_"));
         let mut words: Vec<OsString> = vec!["train".into()];
         let long = |word: &OsString| word.to_string_lossy().split('=').next().unwrap_or_default().to_owned();
