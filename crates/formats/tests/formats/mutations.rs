@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use pocketune_formats::ModelFiles;
 use pocketune_formats::inspect::describe;
 use pocketune_formats::peft::Adapter;
+use pocketune_formats::{ModelFiles, PackedMatrix};
 use proptest::prelude::*;
 
 use crate::adapter::{CONFIG_OF_PEFT, adapter_tensors};
@@ -43,8 +43,56 @@ fn ask_everything(path: &Path) {
                     Ok(tensor) => assert_eq!(tensor.unwrap().data.len(), info.bytes),
                     Err(error) => one_line(error),
                 }
+                match PackedMatrix::find(&model, &info.name) {
+                    Ok(None) => {}
+                    Ok(Some(matrix)) => {
+                        let packed = matrix.packed.map(|part| model.part(part));
+                        packed.read(0, &mut vec![0.0; matrix.rows * matrix.cols]);
+                    }
+                    Err(error) => one_line(error),
+                }
             }
         }
+    }
+}
+
+/// A matrix that MLX packed and one that bitsandbytes did, 2 by 64 each.
+fn packed() -> Vec<u8> {
+    let state = br#"{"blocksize":64,"shape":[2,64],"dtype":"float16","nested_blocksize":256,"nested_offset":0.5}"#;
+    let tensors: [(&str, &str, &str, &[u8]); 9] = [
+        ("m.weight", "U32", "2,8", &[0x5a; 64]),
+        ("m.scales", "F16", "2,2", &[0x11; 8]),
+        ("m.biases", "BF16", "2,2", &[0x12; 8]),
+        ("b.weight", "U8", "64,1", &[0xa5; 64]),
+        ("b.weight.absmax", "U8", "2", &[7; 2]),
+        ("b.weight.nested_absmax", "F32", "1", &[0x3f; 4]),
+        ("b.weight.nested_quant_map", "F32", "256", &[0x3e; 1024]),
+        ("b.weight.quant_map", "F32", "16", &[0x3d; 64]),
+        ("b.weight.quant_state.bitsandbytes__nf4", "U8", "96", state),
+    ];
+    let (mut header, mut data) = (Vec::new(), Vec::new());
+    for (name, ty, shape, bytes) in tensors {
+        let (start, end) = (data.len(), data.len() + bytes.len());
+        let shape = shape.replace("96", &bytes.len().to_string());
+        header.push(format!(r#""{name}":{{"dtype":"{ty}","shape":[{shape}],"data_offsets":[{start},{end}]}}"#));
+        data.extend_from_slice(bytes);
+    }
+    let mut file = safetensors(&format!("{{{}}}", header.join(",")), 0);
+    file.append(&mut data);
+    file
+}
+
+const CONFIG_OF_MLX: &str = r#"{"model_type":"llama","quantization":{"group_size":32,"bits":4}}"#;
+
+#[test]
+fn the_packed_file_is_whole_before_it_is_damaged() {
+    let place = Place::new();
+    place.file("config.json", CONFIG_OF_MLX);
+    place.file("model.safetensors", packed());
+    let model = ModelFiles::open(place.path()).unwrap();
+    for name in ["m.weight", "b.weight"] {
+        let matrix = PackedMatrix::find(&model, name).unwrap().unwrap();
+        assert_eq!((matrix.rows, matrix.cols), (2, 64));
     }
 }
 
@@ -63,6 +111,14 @@ proptest! {
         let weights = place.file("model.safetensors", bytes);
         ask_everything(place.path());
         ask_everything(&weights);
+    }
+
+    #[test]
+    fn damaged_packed_matrices_never_panic(config in damaged(CONFIG_OF_MLX.into()), bytes in damaged(packed())) {
+        let place = Place::new();
+        place.file("config.json", config);
+        place.file("model.safetensors", bytes);
+        ask_everything(place.path());
     }
 
     #[test]
