@@ -23,7 +23,7 @@ pub use profile::{find_profile, keep_profile, processor};
 pub use spill::{forget, outlive_file_limits, spill_file};
 pub use storage::{Files, Storage, Stored};
 pub use tokens::{TokenFile, TokenWriter, token};
-pub use updates::{UPDATES, read_updates, write_updates};
+pub use updates::{UPDATES, parse_updates, read_updates, write_updates};
 
 /// Where a run keeps what is not its result, inside the folder of its adapter.
 pub fn hidden_folder(run: &Path) -> PathBuf {

@@ -46,7 +46,7 @@ pub use method::{Defaults, Method};
 pub use options::{LoraChoice, Optimizer, PolicyChoice, PrecisionChoice, RunOptions, TrainOptions};
 pub use passes::Passes;
 pub use planning::Task;
-pub use replay::{ReplayOptions, replay};
+pub use replay::{ReplayOptions, Updates, replay};
 pub use run::train;
 pub use schedule::{Decay, Schedule};
 pub use zeroth::Zeroth;

@@ -12,6 +12,7 @@ mod records;
 mod safetensors;
 mod tokenizer_config;
 mod tokenizer_json;
+mod updates;
 mod yaml;
 
 use std::fmt::Display;
@@ -34,7 +35,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const ALL: [Target; 12] = [
+pub const ALL: [Target; 13] = [
     gguf::TARGET,
     safetensors::TARGET,
     index::TARGET,
@@ -46,6 +47,7 @@ pub const ALL: [Target; 12] = [
     records::TARGET,
     mlx::TARGET,
     checkpoint::TARGET,
+    updates::TARGET,
     yaml::TARGET,
 ];
 

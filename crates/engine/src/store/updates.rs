@@ -22,6 +22,8 @@ const FRONT: usize = 24;
 const SUM: usize = 32;
 /// No file is longer: a hundred million updates along one direction.
 const LONGEST: u64 = 1 << 30;
+/// No header is longer: it has a kilobyte or two.
+const LONGEST_HEADER: usize = 1 << 20;
 
 /// Writes a header and numbers.
 ///
@@ -36,20 +38,28 @@ pub fn write_updates(out: &mut dyn Write, header: &[u8], numbers: &[f32]) -> std
     out.write_all(&hash.finalize())
 }
 
-/// Reads a header and numbers.
+/// Reads the bytes of such a file.
 ///
 /// # Errors
-/// When it is no such file, or damaged, or the system fails.
-pub fn read_updates(path: &Path) -> Result<(Vec<u8>, Vec<f32>)> {
+/// When it is too long, or the system fails.
+pub fn read_updates(path: &Path) -> Result<Vec<u8>> {
     let io = |error| Error::io(path, error);
-    let fault = |fault: &str| Error::Checkpoint { path: path.into(), fault: fault.into() };
     let file = Files.open(path).map_err(io)?;
     let len = file.bytes().map_err(io)?;
     if len > LONGEST {
-        return Err(fault("longer than any run's updates"));
+        return Err(Error::Checkpoint { path: path.into(), fault: "longer than any run's updates".into() });
     }
     let mut bytes = vec![0; len as usize];
     file.read_at(0, &mut bytes).map_err(io)?;
+    Ok(bytes)
+}
+
+/// The header and the numbers of a file that was read from `path`.
+///
+/// # Errors
+/// When it is no such file, or damaged.
+pub fn parse_updates<'a>(path: &Path, bytes: &'a [u8]) -> Result<(&'a [u8], Vec<f32>)> {
+    let fault = |fault: &str| Error::Checkpoint { path: path.into(), fault: fault.into() };
     if bytes.len() < FRONT + SUM || bytes[..16] != MAGIC {
         return Err(fault("not the updates of a run"));
     }
@@ -59,10 +69,10 @@ pub fn read_updates(path: &Path) -> Result<(Vec<u8>, Vec<f32>)> {
     }
     let header = u64::from_le_bytes(all[16..FRONT].try_into().expect("eight bytes"));
     let rest = &all[FRONT..];
-    let header = usize::try_from(header).ok().filter(|&header| header <= rest.len());
+    let header = usize::try_from(header).ok().filter(|&header| header <= rest.len().min(LONGEST_HEADER));
     let (header, numbers) = rest.split_at(header.ok_or_else(|| fault("damaged: its header ends beyond it"))?);
     let words = numbers.chunks_exact(4).map(|word| f32::from_le_bytes(word.try_into().expect("four bytes")));
-    Ok((header.into(), words.collect()))
+    Ok((header, words.collect()))
 }
 
 #[cfg(test)]
@@ -76,14 +86,13 @@ mod tests {
         let mut bytes = Vec::new();
         write_updates(&mut bytes, b"{}", &[1.0, -0.5, f32::MIN_POSITIVE]).unwrap();
         std::fs::write(&path, &bytes).unwrap();
-        assert_eq!(read_updates(&path).unwrap(), (b"{}".to_vec(), vec![1.0, -0.5, f32::MIN_POSITIVE]));
+        let read = read_updates(&path).unwrap();
+        assert_eq!(parse_updates(&path, &read).unwrap(), (&b"{}"[..], vec![1.0, -0.5, f32::MIN_POSITIVE]));
         for at in 0..bytes.len() {
             let mut other = bytes.clone();
             other[at] ^= 1;
-            std::fs::write(&path, &other).unwrap();
-            assert!(read_updates(&path).is_err(), "byte {at} was changed");
-            std::fs::write(&path, &bytes[..at]).unwrap();
-            assert!(read_updates(&path).is_err(), "{at} bytes are left");
+            assert!(parse_updates(&path, &other).is_err(), "byte {at} was changed");
+            assert!(parse_updates(&path, &bytes[..at]).is_err(), "{at} bytes are left");
         }
     }
 }

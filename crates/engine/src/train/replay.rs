@@ -3,13 +3,13 @@
 
 use std::path::Path;
 
-use pocketune_formats::mlx;
 use pocketune_formats::peft::{AdapterConfig, TENSORS_FILE, Targets};
+use pocketune_formats::{json, mlx};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::terms::{hex, model_sum};
-use super::zeroth::stirs;
+use super::zeroth::{Zeroth, stirs};
 use super::{LoraChoice, Method, RunOptions, TrainOptions, adapter};
 use crate::backend::{Cpu, Weights};
 use crate::beside::Beside;
@@ -18,7 +18,7 @@ use crate::families::Config;
 use crate::graph::{Graph, Layers, LoraSpec, Patterns, Target};
 use crate::model::{Model, Source};
 use crate::plan::{Layout, Mode, States};
-use crate::store::{UPDATES, read_updates};
+use crate::store::{UPDATES, parse_updates, read_updates};
 
 /// The form of the header and the numbers.
 const FORMAT: u32 = 1;
@@ -58,6 +58,38 @@ fn start_sum(path: &Path) -> Result<String> {
     Ok(hex(Sha256::digest(bytes).into()))
 }
 
+/// What a file of updates says.
+pub struct Updates {
+    header: Header,
+    zeroth: Zeroth,
+    spec: LoraSpec,
+    numbers: Vec<f32>,
+}
+
+impl Updates {
+    /// Of the bytes of a file that was read from `path`.
+    ///
+    /// # Errors
+    /// When it is damaged or describes no run that there could have been.
+    pub fn of(path: &Path, bytes: &[u8]) -> Result<Self> {
+        let (text, numbers) = parse_updates(path, bytes)?;
+        let fault = |fault: String| Error::Checkpoint { path: path.into(), fault };
+        let header: Header = json::document(text).map_err(|error| fault(format!("an unknown header: {error}")))?;
+        if header.format != FORMAT {
+            return Err(fault(format!("updates of format {}, where this program knows {FORMAT}", header.format)));
+        }
+        let zeroth = Method::named(&header.method).and_then(Method::zeroth);
+        let zeroth = zeroth.ok_or_else(|| fault(format!("no method is called {:?}", header.method)))?;
+        let spec = spec(&header.adapter).ok_or_else(|| fault("an adapter that no such run has".into()))?;
+        Ok(Self { header, zeroth, spec, numbers })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.numbers.len() / self.zeroth.words()
+    }
+}
+
 /// A replay.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions<'a> {
@@ -79,19 +111,12 @@ pub struct ReplayOptions<'a> {
 /// When the updates are damaged or are those of another model or start, or the system fails.
 pub fn replay(options: &ReplayOptions) -> Result<usize> {
     let path = options.run.join(UPDATES);
-    let (text, numbers) = read_updates(&path)?;
     let fault = |fault: String| Error::Checkpoint { path: path.clone(), fault };
-    let header: Header = serde_json::from_slice(&text).map_err(|error| fault(format!("an unknown header: {error}")))?;
-    if header.format != FORMAT {
-        return Err(fault(format!("updates of format {}, where this program knows {FORMAT}", header.format)));
-    }
-    let zeroth = Method::named(&header.method).and_then(Method::zeroth);
-    let zeroth = zeroth.ok_or_else(|| fault(format!("no method is called {}", header.method)))?;
+    let Updates { header, zeroth, spec, numbers } = Updates::of(&path, &read_updates(&path)?)?;
     let model = Model::open(options.model)?;
     if hex(model_sum(&model.files)) != header.model {
         return Err(fault("these are updates of another model".into()));
     }
-    let spec = spec(&header.adapter).ok_or_else(|| fault("an adapter that no such run has".into()))?;
     let graph = model.config.graph(Some(&spec))?;
     let weights = Weights::bind(model.files, &model.config, &graph)?;
     let layout = Layout::new(&graph, States::None, false, 0, Mode::Evaluate, 0);
@@ -144,7 +169,8 @@ fn start(
 
 /// The adapters that a configuration describes: on linears of blocks, by their own names.
 fn spec(text: &str) -> Option<LoraSpec> {
-    let config = AdapterConfig::from_json(serde_json::from_str::<serde_json::Value>(text).ok()?.as_object()?).ok()?;
+    let config =
+        AdapterConfig::from_json(json::document::<serde_json::Value>(text.as_bytes()).ok()?.as_object()?).ok()?;
     let Targets::Modules(names) = &config.targets else { return None };
     let alphas = config.alphas.0.iter().map(|(name, alpha)| (name.clone(), *alpha as f32));
     Some(LoraSpec {
