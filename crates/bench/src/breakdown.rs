@@ -28,7 +28,7 @@ pub struct Options {
 }
 
 /// Kinds of instructions, in the order of the table.
-const KINDS: [&str; 11] = [
+const KINDS: [&str; 12] = [
     "linears, forward",
     "linears, computed again",
     "linears, backward",
@@ -39,7 +39,8 @@ const KINDS: [&str; 11] = [
     "gated products",
     "rotations, sums, embedding",
     "head and loss",
-    "updates and disk",
+    "updates",
+    "waiting for values on disk",
 ];
 
 /// Where an instruction belongs; `again` after the loss.
@@ -57,8 +58,8 @@ fn kind(instr: &Instr, again: bool) -> usize {
         Instr::Activation { .. } | Instr::ActivationBackward { .. } => 7,
         Instr::Rope { .. } | Instr::Add { .. } | Instr::Copy { .. } | Instr::Embed { .. } => 8,
         Instr::CrossEntropy { .. } | Instr::Logits { .. } => 9,
-        Instr::Update { .. } | Instr::Spill { .. } | Instr::Spilled { .. } | Instr::Fetch { .. } => 10,
-        Instr::Fetched { .. } => 10,
+        Instr::Update { .. } => 10,
+        Instr::Spill { .. } | Instr::Spilled { .. } | Instr::Fetch { .. } | Instr::Fetched { .. } => 11,
     }
 }
 
@@ -81,12 +82,15 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let step = spent.iter().sum::<Duration>().as_secs_f64() / f64::from(options.steps);
     let (alone, machine) = (stepper.alone(Duration::from_millis(500))?, stepper.task.machine);
+    let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
     let mut text = format!(
-        "{} at {} tokens, rank {}, {}; {} in {:?}, {} threads; {}\n\n| kind | s a step | share |\n|---|--:|--:|\n",
+        "{} at {} tokens, rank {}, {}, {:.1} MiB planned, {:.1} MiB spilled; {} in {:?}, {} threads; {}\n\n| kind | s a step | share |\n|---|--:|--:|\n",
         options.stepped.model.display(),
         options.stepped.seq,
         options.stepped.rank,
         stepper.plan.policy.keep.words(stepper.plan.program.blocks()),
+        mib(stepper.plan.peak()),
+        mib(stepper.plan.spilled()),
         machine.isa.name(),
         machine.precision,
         machine.threads,

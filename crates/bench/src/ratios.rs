@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use clap::Args;
 use pocketune::families::shape;
-use pocketune::train::PrecisionChoice;
+use pocketune::train::{Budget, PrecisionChoice};
 
 use crate::failure::{Failure, Result};
 use crate::process::{cpu_time, processor};
@@ -103,6 +103,7 @@ fn measure(options: &Options, path: &std::path::Path, seq: usize) -> Result<Leng
         threads: Some(1),
         precision: PrecisionChoice::Auto,
         policy: None,
+        budget: Budget::Available,
         forward_only: false,
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -61,6 +61,8 @@ pub struct Setup<'a> {
     pub precision: PrecisionChoice,
     /// What is kept; the engine's choice where `None`.
     pub policy: Option<PolicyName>,
+    /// The whole process, at most.
+    pub budget: Budget,
     /// Whether steps go forward only, up to the loss.
     pub forward_only: bool,
 }
@@ -69,7 +71,7 @@ pub struct Setup<'a> {
 pub struct Stepper {
     /// Its operations.
     pub graph: Graph,
-    /// What runs, inside the memory that is available.
+    /// What runs.
     pub plan: Plan,
     /// What it was planned for.
     pub task: Task,
@@ -80,7 +82,7 @@ pub struct Stepper {
 }
 
 impl Stepper {
-    /// Opens the model, plans as for a budget of the available memory, and initialises adapters.
+    /// Opens the model, plans, and initialises adapters.
     ///
     /// # Errors
     /// When the file or an option is at fault or nothing fits.
@@ -98,7 +100,7 @@ impl Stepper {
         let task = Task::forward(run, &model.config, weights.stored(), Some(lora), mode, (1, setup.seq))?;
         let states = if setup.forward_only { States::None } else { States::F32 };
         let task = Task { states, named: setup.policy, ..task };
-        let plan = task.choose(Budget::Available)?;
+        let plan = task.choose(setup.budget)?;
         let folder = setup.model.parent().unwrap_or(Path::new("."));
         let mut cpu = Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &[&plan.program], folder)?;
         adapter::initialise(&mut cpu, &graph, 0);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use pocketune::plan::PolicyName;
-use pocketune::train::PrecisionChoice;
+use pocketune::train::{Budget, PrecisionChoice};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, Result};
@@ -34,6 +34,9 @@ pub struct Options {
     /// What is kept for the backward pass.
     #[arg(long, value_enum)]
     grad_checkpoint: Option<Checkpoint>,
+    /// The whole process, at most, as `pocketune train` takes it [default: what is available].
+    #[arg(long, value_parser = |text: &str| Budget::parse(text).map_err(|error| error.to_string()))]
+    memory_budget: Option<Budget>,
 }
 
 impl Options {
@@ -49,6 +52,7 @@ impl Options {
             threads: self.threads,
             precision: PrecisionChoice::Auto,
             policy: self.grad_checkpoint.map(Into::into),
+            budget: self.memory_budget.unwrap_or(Budget::Available),
             forward_only: false,
         })
     }

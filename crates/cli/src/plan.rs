@@ -99,7 +99,7 @@ fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
     let length = config.longest(options.max_seq_length);
     let task = Task::training(options, &config, stored, lora, length, so_far).map_err(Failure::new)?;
     // There may be a validation set; it is measured in the same memory.
-    let task = Task { validates: true, ..task };
+    let task = Task { validates: true, ..task.stated() };
     // Some plans of the table use the disk, whatever the budget.
     task.with_disk(options.spill_folder(), Budget::Smallest).map_err(Failure::new)
 }

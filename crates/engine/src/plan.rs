@@ -17,6 +17,7 @@ pub use flops::Flops;
 pub(crate) use flops::{ATTENTION, ATTENTION_BACKWARD};
 pub use instr::{Access, Grad, Instr, LoraAdd, LoraUp};
 pub use layout::{Layout, Span, States};
+pub(crate) use memory::STRETCH;
 pub use memory::{MemoryPlan, Surroundings};
 pub use picture::{Canvas, Sample, picture, ticks};
 pub use policy::{Keep, Policy, PolicyName, Roles, Spill};

@@ -46,6 +46,7 @@ pub use method::{Defaults, Method};
 pub use options::{LoraChoice, Optimizer, PolicyChoice, PrecisionChoice, RunOptions, TrainOptions};
 pub use passes::Passes;
 pub use planning::Task;
+pub(crate) use planning::surroundings;
 pub use replay::{ReplayOptions, Updates, replay};
 pub use run::train;
 pub use schedule::{Decay, Schedule};

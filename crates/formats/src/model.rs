@@ -93,11 +93,16 @@ impl ModelFiles {
         &self.files[part.file].bytes()[part.offset..part.offset + part.bytes]
     }
 
+    /// Asks the system to load elements `of` of a part of `whole` soon.
+    pub fn read_ahead(&self, part: &Part, of: Range<usize>, whole: usize) {
+        let bytes = part.range(of, whole);
+        self.files[part.file].read_ahead(bytes.start, bytes.len());
+    }
+
     /// Lets the pages of elements `of` of a part of `whole` go, with `margin` bytes around them: the system maps around a page that is touched.
     pub fn release(&self, part: &Part, of: Range<usize>, whole: usize, margin: usize) {
-        let file = &self.files[part.file];
-        let at = |element: usize| part.offset + (part.bytes as u64 * element as u64 / whole.max(1) as u64) as usize;
-        let (start, end) = (at(of.start).saturating_sub(margin), at(of.end) + margin);
+        let (file, bytes) = (&self.files[part.file], part.range(of, whole));
+        let (start, end) = (bytes.start.saturating_sub(margin), bytes.end + margin);
         file.release(start, end.min(file.bytes().len()) - start);
     }
 

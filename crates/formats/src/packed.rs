@@ -9,6 +9,8 @@
 //! MLX: X.weight u32 [rows, cols bits / 32]; X.scales, X.biases [rows, groups]; `quantization` in config.json
 //! ```
 
+use std::ops::Range;
+
 use std::ops::RangeInclusive;
 
 use pocketune_kernels::BlockType;
@@ -50,6 +52,12 @@ pub struct Part {
 impl Part {
     fn of(info: &TensorInfo) -> Self {
         Self { file: info.file, offset: info.offset, bytes: info.bytes }
+    }
+
+    /// The bytes of elements `of` of `whole`, from the file's beginning.
+    pub(crate) fn range(&self, of: Range<usize>, whole: usize) -> Range<usize> {
+        let at = |element: usize| self.offset + (self.bytes as u64 * element as u64 / whole.max(1) as u64) as usize;
+        at(of.start)..at(of.end)
     }
 }
 

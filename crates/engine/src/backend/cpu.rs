@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::matmul::{Ctx, Low, LowRank, Precision, Start, Weight, matvec, nn, nt, tn};
 use pocketune_kernels::{
-    Pool, activation, attention, dora, dropout, elementwise, embed, gated, layer_norm, norm, rope,
+    Pool, activation, attention, cross_entropy, dora, dropout, elementwise, embed, gated, layer_norm, norm, rope,
 };
 
 use super::disk::{Disk, Ticket};
@@ -277,9 +277,12 @@ impl Cpu {
             let mut start = 0;
             while start < n || (start == 0 && n == 0) {
                 let window = start..(start + rows).min(n);
-                for instr in &program.instrs[at..end] {
+                for (index, instr) in (at..).zip(&program.instrs[at..end]) {
                     if !updated {
                         self.unless_stopping()?;
+                    }
+                    if program.stream && start == 0 && instr.weight().is_some() {
+                        self.read_ahead(&program.instrs[index + 1..]);
                     }
                     self.step(program, instr, batch, window.clone(), past, rule, &mut outcome)?;
                     done(instr);
@@ -295,6 +298,16 @@ impl Cpu {
             at = end;
         }
         Ok(outcome)
+    }
+
+    /// The next weight is asked for while this one is computed with, so that a file that is not cached is read meanwhile. Which rows of an
+    /// embedding are needed is up to the tokens.
+    fn read_ahead(&self, instrs: &[Instr]) {
+        match instrs.iter().find(|instr| instr.weight().is_some()) {
+            Some(Instr::CrossEntropy { weight, .. }) => self.weights.read_ahead(*weight, 0..cross_entropy::STRIP),
+            None | Some(Instr::Embed { .. }) => {}
+            Some(next) => next.weight().into_iter().for_each(|weight| self.weights.read_ahead(weight, 0..usize::MAX)),
+        }
     }
 
     /// One instruction, on the rows `window`.

@@ -107,6 +107,12 @@ impl Weights {
         }
     }
 
+    /// Asks the system to load some rows while something else is computed.
+    pub fn read_ahead(&self, id: WeightId, rows: Range<usize>) {
+        let place = &self.matrices[id.0];
+        place.data.each_part(|part| self.files.read_ahead(part, rows.start..rows.end.min(place.rows), place.rows));
+    }
+
     /// Lets the pages of a matrix go; the next read brings them back.
     pub fn release(&self, id: WeightId) {
         self.release_rows(id, 0..self.matrices[id.0].rows);

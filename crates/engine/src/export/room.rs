@@ -7,18 +7,10 @@ use super::change::Changes;
 use super::rows::Rows;
 use super::stream::STRIP;
 use crate::error::{Error, Result};
-use crate::memory::{self, Peak};
+use crate::memory::Peak;
 use crate::model::Model;
-use crate::train::Budget;
-
-/// What the process still takes beyond what is measured: code that has not run yet, and what files are written through.
-const STILL_TO_COME: usize = 2 << 20;
-
-/// The process's own share differs by some pages from run to run; rounded up, a budget that was stated once holds again.
-const GRAIN: usize = 1 << 20;
-
-/// What is mapped beyond the rows that are read, on both sides together, in each place of a tensor.
-const STRETCH: usize = 3 << 20;
+use crate::plan::{STRETCH, Surroundings};
+use crate::train::{Budget, surroundings};
 
 /// The threads to write `model` with, perhaps with `changes`.
 ///
@@ -32,16 +24,18 @@ pub(super) fn threads(model: &Model, changes: Option<&Changes>, budget: Budget) 
             (widest, places) = (widest.max(rows.cols), places.max(rows.places()));
         }
     }
-    let (so_far, process) = (Peak::default().look().total, memory::now().total + STILL_TO_COME);
     // A strip as it is mapped, as floats and as it is written; with a change what is added, and what was there before and after.
     let strip = STRIP.max(widest) * if changes.is_some() { 24 } else { 12 };
-    let held = process.next_multiple_of(GRAIN) + places * STRETCH + changes.map_or(0, Changes::held);
-    let needed = |threads: usize| so_far.max(held + threads * strip + (threads - 1) * STACK_BYTES);
-    let most = crate::threads::default();
+    let held = places * STRETCH + changes.map_or(0, Changes::held);
+    let needed = |around: Surroundings, threads: usize| {
+        around.preparation.max(around.process + held + threads * strip + (threads - 1) * STACK_BYTES)
+    };
+    let around = surroundings(Peak::default().look().total);
     let Some(bytes) = budget.bytes()? else { return Ok(1) };
-    (1..=most).rev().find(|&threads| needed(threads) <= bytes).ok_or_else(|| {
+    (1..=crate::threads::default()).rev().find(|&threads| needed(around, threads) <= bytes).ok_or_else(|| {
         let mib = |bytes: usize| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
-        let fault = format!("writing this model needs {} ({} bytes)", mib(needed(1)), needed(1));
+        let least = needed(around.stated(), 1);
+        let fault = format!("writing this model needs {} ({least} bytes)", mib(least));
         Error::Option { option: "memory-budget", value: mib(bytes), fault }
     })
 }

@@ -39,6 +39,17 @@ pub struct Surroundings {
     pub preparation: usize,
 }
 
+/// How much more the same process may hold in another run: which pages of its files are mapped is the system's choice.
+const SPREAD: usize = 1 << 20;
+
+impl Surroundings {
+    /// Those to state a budget with, so that a run inside it is not refused.
+    #[must_use]
+    pub fn stated(self) -> Self {
+        Self { process: self.process + SPREAD, preparation: self.preparation + SPREAD }
+    }
+}
+
 impl MemoryPlan {
     /// The plan for `layout` and `programs` over the weights of `graph`.
     pub fn new(
@@ -85,7 +96,7 @@ impl MemoryPlan {
 }
 
 /// What is mapped beyond a streamed part, on both sides together, in each place of its file.
-const STRETCH: usize = 5 << 19;
+pub(crate) const STRETCH: usize = 5 << 19;
 
 /// Bytes of a weight's rows.
 pub(super) fn weight_bytes(graph: &Graph, stored: &[Stored], id: WeightId, rows: usize) -> usize {

@@ -6,7 +6,7 @@ use super::{Instr, Kind, Program};
 const ALIGN: usize = 16;
 
 /// Instructions are grouped into so many stretches of time; a buffer is looked for in those that its life touches.
-const STRETCHES: usize = 128;
+const STRETCHES: usize = 32;
 
 /// Sets every buffer's lifetime and offset and the arena's length.
 ///

@@ -3,13 +3,13 @@
 
 use super::emit;
 use super::flops::head_products;
-use super::memory::{MemoryPlan, Surroundings};
+use super::memory::{MemoryPlan, STRETCH, Surroundings, weight_bytes};
 use super::place::{self, Peaks};
 use super::policy::{Keep, Policy, PolicyName, Roles, Spill};
 use super::time::{Moment, Rates, Time, loss_seconds, moments, predict};
 use super::{Instr, Layout, Machine, Mode, Program, Request, States};
-use crate::backend::Stored;
-use crate::graph::{Graph, Role};
+use crate::backend::{DISK_STACK_BYTES, Stored};
+use crate::graph::{Graph, Role, WeightId};
 
 /// What a plan is for.
 #[derive(Clone, Copy)]
@@ -102,6 +102,12 @@ const LADDER: [Roles; 5] = [
     PolicyName::Block.keeps(),
 ];
 
+/// Rows of a piece; multiples of 32, so that sums over tokens are cut where the widest kernels cut them anyway.
+const ROWS: [usize; 6] = [1024, 512, 256, 128, 64, 32];
+
+/// Rows of head and loss at a time.
+const LOSS_ROWS: [usize; 6] = [Policy::LOSS_ROWS, 256, 128, 64, 32, 16];
+
 /// Peaks of up to this many hundredths of the smallest are about as small.
 const NEAR: usize = 103;
 
@@ -192,14 +198,25 @@ impl<'a> Setting<'a> {
         self.candidates().into_iter().map(|candidate| candidate.policy).collect()
     }
 
-    /// A plan that is close to the smallest, found at once: everything waits on disk or is computed again, in small pieces.
+    /// The smallest plan, or one close to it, found at once: everything waits on disk or is computed again, in the smallest pieces.
     pub fn tightest(&self) -> Plan {
-        let keep = Keep::all(PolicyName::Block.keeps());
+        let keep = Keep::all(self.named.unwrap_or(PolicyName::Block).keeps());
         let page_optimizer = self.may_spill && self.states.any();
         let at_once = if self.mode == Mode::Perturb { 1 } else { usize::MAX };
-        let spill = if self.may_spill { Spill::Tight } else { Spill::No };
-        let every = if self.may_spill { [1, 1] } else { [(self.graph.blocks as f64).sqrt().round() as usize, 1] };
-        self.plan(Policy { keep, spill, every, at_once, rows: 64, loss_rows: 64, stream: true, page_optimizer })
+        let (rows, loss_rows) = (ROWS[ROWS.len() - 1], LOSS_ROWS[LOSS_ROWS.len() - 1]);
+        let root = if self.named.is_some() { 1 } else { (self.graph.blocks as f64).sqrt().round() as usize };
+        let (spill, every) = if self.may_spill { (Spill::Tight, 1) } else { (Spill::No, root) };
+        // What is mapped around a part that is read can be more than all weights.
+        let weights = (0..self.graph.weights.len()).map(WeightId);
+        let stream = weights.map(|id| weight_bytes(self.graph, self.stored, id, usize::MAX)).sum::<usize>() > STRETCH;
+        self.plan(Policy { keep, spill, every: [every, 1], at_once, rows, loss_rows, stream, page_optimizer })
+    }
+
+    /// Whether there is a plan of at most `budget` bytes. The search is asked only where it may find one and the tightest is too large: a
+    /// small model's values take less than the thread that brings them to the disk, and the order of buffers can leave gaps.
+    pub fn fits(&self, budget: usize) -> bool {
+        let tightest = self.tightest().peak();
+        tightest <= budget || (tightest <= budget + DISK_STACK_BYTES + (1 << 20) && self.smallest().peak() <= budget)
     }
 
     fn candidates(&self) -> Vec<Candidate> {
@@ -266,19 +283,17 @@ impl<'a> Setting<'a> {
         keeps
     }
 
-    /// Rows of a piece; multiples of 32, so that sums over tokens are cut where the widest kernels cut them anyway.
+    /// Rows of a piece.
     fn rows(&self, policy: Policy) -> Vec<usize> {
         let mut rows = vec![usize::MAX];
-        rows.extend([1024, 512, 256, 128, 64, 32].into_iter().filter(|&rows| rows < self.tokens(policy)));
+        rows.extend(ROWS.into_iter().filter(|&rows| rows < self.tokens(policy)));
         rows
     }
 
     /// Rows of head and loss at a time.
     fn loss_rows(&self, policy: Policy) -> impl Iterator<Item = usize> + use<> {
         let tokens = self.tokens(policy);
-        [Policy::LOSS_ROWS, 256, 128, 64, 32, 16]
-            .into_iter()
-            .filter(move |&rows| rows == Policy::LOSS_ROWS || rows < tokens)
+        LOSS_ROWS.into_iter().filter(move |&rows| rows == Policy::LOSS_ROWS || rows < tokens)
     }
 
     /// Adds the candidates that differ from `policy` in the loss and in residency. One emission serves all of them: the loss's work

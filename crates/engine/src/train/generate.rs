@@ -129,7 +129,7 @@ impl Generator {
         let graph = model.config.graph(lora.as_ref())?;
         let stored = Weights::bind(model.files, &model.config, &graph)?.stored();
         let task = Task::forward(options.run, &model.config, stored, lora, mode(most), size(most))?;
-        let room = task.largest(bytes.saturating_sub(GROWTH), most, |context| with_room(&task, context))?;
+        let room = task.largest(bytes.saturating_sub(GROWTH), 1..=most, |context| with_room(&task, context))?;
         Ok(room.max(LEAST_ROOM.min(most)))
     }
 

@@ -1,5 +1,6 @@
 //! From options to a plan: the setting of a run, the fastest plan inside its budget, and what to say when there is none.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::{Budget, RunOptions, TrainOptions};
@@ -19,12 +20,9 @@ const STILL_TO_COME: usize = (2 << 20) + 2 * CHUNK;
 /// value and as text.
 const SAVING: usize = 2048;
 
-/// The process's own share differs by some pages from run to run; rounded up, a budget that was stated once holds again.
-const GRAIN: usize = 1 << 20;
-
 /// The process as it stands, with what it will still load of itself.
 pub fn surroundings(so_far: usize) -> Surroundings {
-    Surroundings { process: (memory::now().total + STILL_TO_COME).next_multiple_of(GRAIN), preparation: so_far }
+    Surroundings { process: memory::now().total + STILL_TO_COME, preparation: so_far }
 }
 
 /// Everything that a plan depends on beside the budget.
@@ -201,12 +199,19 @@ impl Task {
         Ok(found.map(|plan| (task, plan)))
     }
 
+    /// The same with what a budget is stated with.
+    #[must_use]
+    pub fn stated(self) -> Self {
+        Self { around: self.around.stated(), ..self }
+    }
+
     fn refusal(&self, bytes: usize) -> Result<Error> {
         let mib = |bytes: usize| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
-        let smallest = self.with(|setting, _| setting.smallest().peak())?;
+        let task = self.clone().stated();
+        let smallest = task.with(|setting, _| setting.smallest().peak())?;
         let mut text = format!("the smallest plan needs {} ({smallest} bytes)", mib(smallest));
         let mut changes: Vec<(usize, String)> = Vec::new();
-        for (change, words) in self.changes() {
+        for (change, words) in task.changes() {
             let peak = change.with(|setting, _| setting.smallest().peak())?;
             if peak < smallest {
                 changes.push((peak, words));
@@ -260,7 +265,7 @@ impl Task {
     /// # Errors
     /// When the adapters don't fit the model.
     pub fn longest(&self, budget: usize) -> Result<usize> {
-        self.largest(budget, self.config.longest(1 << 20), |length| Task { length, ..self.clone() })
+        self.largest(budget, self.length..=self.config.longest(1 << 20), |length| Task { length, ..self.clone() })
     }
 
     /// The most records a batch may have, in this budget.
@@ -268,17 +273,23 @@ impl Task {
     /// # Errors
     /// When the adapters don't fit the model.
     pub fn widest(&self, budget: usize) -> Result<usize> {
-        self.largest(budget, 1 << 12, |batch| Task { batch, ..self.clone() })
+        self.largest(budget, self.batch..=1 << 12, |batch| Task { batch, ..self.clone() })
     }
 
-    /// The largest number up to `limit` whose smallest plan fits; 0 when none does.
-    pub(super) fn largest(&self, budget: usize, limit: usize, with: impl Fn(usize) -> Task) -> Result<usize> {
-        let fits = |number: usize| with(number).with(|setting, _| setting.tightest().peak() <= budget);
-        let (mut low, mut high) = (0, 1);
-        while high <= limit && fits(high)? {
+    /// The largest number up to the range's end with a plan that fits, to within a sixteenth, which is enough to choose by, but not below its
+    /// start where that fits; 0 when none does.
+    pub(super) fn largest(
+        &self,
+        budget: usize,
+        numbers: RangeInclusive<usize>,
+        with: impl Fn(usize) -> Task,
+    ) -> Result<usize> {
+        let fits = |number: usize| with(number).with(|setting, _| setting.fits(budget));
+        let (start, limit) = numbers.into_inner();
+        let (mut low, mut high) = if fits(start)? { (start, start * 2) } else { (0, start) };
+        while low > 0 && high <= limit && fits(high)? {
             (low, high) = (high, high * 2);
         }
-        // To within a sixteenth: enough to choose by.
         while high - low > 1.max(low / 16) {
             let middle = low + (high - low) / 2;
             if fits(middle)? { low = middle } else { high = middle }

@@ -145,6 +145,9 @@ impl Cpu {
             }
             for strip in strips(vocab) {
                 self.unless_stopping()?;
+                if head.stream && strip.end < vocab {
+                    self.weights.read_ahead(head.weight, strip.end..strip.end + STRIP);
+                }
                 let logits = &mut logits[..count * strip.len()];
                 self.logits_of(head, &piece, &strip, &mut low, logits, scratch);
                 cross_entropy::take_in(isa, pool, logits, strip.start, piece.labels, &mut state);
