@@ -74,3 +74,19 @@ fn an_adapter_changes_the_text_to_what_it_was_trained_on() {
     assert!(!diary.contains(&first_line(&before)), "{before:?}");
     assert!(diary.contains(&first_line(&after)), "{after:?}");
 }
+
+#[test]
+fn a_real_model_says_the_same_in_a_fifth_of_its_size() {
+    let Some(model) = std::env::var_os("POCKETUNE_SMOLLM2") else {
+        return println!("skipped: POCKETUNE_SMOLLM2 does not name a SmolLM2-135M-Instruct Q4_1 GGUF");
+    };
+    let place = Place::new();
+    // The head alone has 28 MB: its rows go through in pieces.
+    let said = |budget: &str| {
+        let run = place.pocketune("generate --max-tokens 12 --threads 1").words(budget).model(&model);
+        run.with("--prompt", "The capital of France is").succeeds().stdout
+    };
+    let roomy = said("--memory-budget 256MiB");
+    assert!(roomy.contains("Paris"), "{roomy:?}");
+    assert_eq!(said("--memory-budget 28MiB"), roomy);
+}

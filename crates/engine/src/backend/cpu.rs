@@ -36,6 +36,9 @@ pub use updates::Rule;
 /// Rows of the embedding that are looked up before its pages are released again, when weights are streamed.
 pub const EMBED_PIECE: usize = 8;
 
+/// Rows of the head that logits are made with before their pages are released, when weights are streamed.
+pub const LOGITS_PIECE: usize = 4096;
+
 /// A processor with a model and an arena.
 pub struct Cpu {
     machine: Machine,
@@ -305,6 +308,7 @@ impl Cpu {
     fn read_ahead(&self, instrs: &[Instr]) {
         match instrs.iter().find(|instr| instr.weight().is_some()) {
             Some(Instr::CrossEntropy { weight, .. }) => self.weights.read_ahead(*weight, 0..cross_entropy::STRIP),
+            Some(Instr::Logits { weight, .. }) => self.weights.read_ahead(*weight, 0..LOGITS_PIECE),
             None | Some(Instr::Embed { .. }) => {}
             Some(next) => next.weight().into_iter().for_each(|weight| self.weights.read_ahead(weight, 0..usize::MAX)),
         }
@@ -553,10 +557,20 @@ impl Cpu {
                 *outcome = self.cross_entropy(head, r(x), gx.map(w), grads, w(work), batch)?;
             }
             Instr::Logits { weight, bias, lora, x, out, scratch } => {
-                let (weight, first) =
-                    (self.weights.matrix(weight), bias.map_or(Start::Zero, |b| Start::Bias(vector(b))));
-                let x = &r(x)[(n - 1) * weight.cols..];
-                matvec(&mut ctx(scratch), weight, x, w(out), first);
+                let (matrix, bias, stream) = (self.weights.matrix(weight), bias.map(vector), program.stream);
+                let x = &r(x)[(n - 1) * matrix.cols..];
+                let piece = if stream { LOGITS_PIECE } else { matrix.rows };
+                for first in (0..matrix.rows).step_by(piece) {
+                    let rows = first..(first + piece).min(matrix.rows);
+                    let start = bias.map_or(Start::Zero, |bias| Start::Bias(&bias[rows.clone()]));
+                    if stream {
+                        self.weights.read_ahead(weight, rows.end..rows.end + piece);
+                    }
+                    matvec(&mut ctx(scratch), matrix.part(rows.clone()), x, &mut w(out)[rows.clone()], start);
+                    if stream {
+                        self.weights.release_rows(weight, rows);
+                    }
+                }
                 if let Some(lora) = lora {
                     let (h, scratch) = w(scratch).split_at_mut(self.ranks[lora.a.0].0);
                     let mut ctx = thin(scratch);

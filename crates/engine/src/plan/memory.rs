@@ -4,7 +4,7 @@ use pocketune_kernels::cross_entropy::STRIP;
 use pocketune_kernels::pool::STACK_BYTES;
 
 use super::{Instr, Layout, Program, Span};
-use crate::backend::{DISK_STACK_BYTES, EMBED_PIECE, FAULT_AROUND, Stored};
+use crate::backend::{DISK_STACK_BYTES, EMBED_PIECE, FAULT_AROUND, LOGITS_PIECE, Stored};
 use crate::graph::{Graph, WeightId};
 
 /// The bytes of a run by what they are for.
@@ -120,6 +120,7 @@ pub(super) fn mapped(graph: &Graph, stored: &[Stored], program: &Program, instr:
     }
     let part = instr.map_or(0, |instr| match instr {
         Instr::CrossEntropy { weight, .. } => weight_bytes(graph, stored, *weight, STRIP),
+        Instr::Logits { weight, .. } => weight_bytes(graph, stored, *weight, LOGITS_PIECE),
         Instr::Embed { weight, added, .. } => {
             let tables = added.iter().flat_map(|added| [Some(added.positions), added.types]).flatten();
             let around = |table: WeightId| stored[table.0].places * EMBED_PIECE * FAULT_AROUND;
