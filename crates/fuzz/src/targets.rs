@@ -7,6 +7,7 @@ mod config;
 mod gguf;
 mod index;
 mod mlx;
+mod packed;
 mod peft;
 mod records;
 mod safetensors;
@@ -19,6 +20,7 @@ use std::fmt::Display;
 
 use pocketune_formats::Mapped;
 use pocketune_formats::folder::Folder;
+use sha2::{Digest, Sha256};
 
 use crate::seeds::Seed;
 
@@ -35,7 +37,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const ALL: [Target; 13] = [
+pub const ALL: [Target; 14] = [
     gguf::TARGET,
     safetensors::TARGET,
     index::TARGET,
@@ -46,6 +48,7 @@ pub const ALL: [Target; 13] = [
     peft::TARGET,
     records::TARGET,
     mlx::TARGET,
+    packed::TARGET,
     checkpoint::TARGET,
     updates::TARGET,
     yaml::TARGET,
@@ -82,4 +85,23 @@ fn accepted<T, E: Display>(answer: Result<T, E>) -> Option<T> {
 /// A folder in memory with these files.
 fn folder(files: &[(&str, &[u8])]) -> Folder {
     Folder::held("m", files.iter().map(|&(name, bytes)| (name.to_owned(), Mapped::from_bytes(name, bytes))))
+}
+
+/// What stands between two files of one input.
+const BETWEEN: &[u8] = b"\n---\n";
+
+/// A folder in memory with these two files, of an input that has both.
+fn folder_of_two(names: [&str; 2], bytes: &[u8]) -> Folder {
+    let cut = bytes.windows(BETWEEN.len()).position(|window| window == BETWEEN);
+    let (first, second) = cut.map_or((bytes, &[][..]), |at| (&bytes[..at], &bytes[at + BETWEEN.len()..]));
+    folder(&[(names[0], first), (names[1], second)])
+}
+
+/// Whether `run` takes a file that ends with a SHA-256 as it is, or with the one that it should have, so that damage behind the checksum is seen too.
+fn as_it_is_or_mended(bytes: &[u8], run: impl Fn(Vec<u8>) -> bool) -> bool {
+    let before = &bytes[..bytes.len().saturating_sub(32)];
+    let right = [before, &Sha256::digest(before)[..]].concat();
+    // Both are looked at, whatever comes of the first.
+    let (given, mended) = (run(bytes.to_vec()), run(right));
+    given | mended
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use pocketune_formats::lora::LoraFile;
 use pocketune_formats::mlx::Adapter;
 
-use super::{Target, accepted, folder};
+use super::{BETWEEN, Target, accepted, folder_of_two};
 use crate::seeds::{Seed, f32_tensors};
 
 pub const TARGET: Target = Target {
@@ -35,12 +35,8 @@ pub const TARGET: Target = Target {
     ],
 };
 
-const BETWEEN: &[u8] = b"\n---\n";
-
 fn run(bytes: &[u8]) -> bool {
-    let cut = bytes.windows(BETWEEN.len()).position(|window| window == BETWEEN);
-    let (config, tensors) = cut.map_or((bytes, &[][..]), |at| (&bytes[..at], &bytes[at + BETWEEN.len()..]));
-    let files = folder(&[("adapter_config.json", config), ("adapters.safetensors", tensors)]);
+    let files = folder_of_two(["adapter_config.json", "adapters.safetensors"], bytes);
     let adapter = accepted(Adapter::read(&files));
     let Some(lora) = adapter.and_then(|adapter| accepted(LoraFile::from_mlx(Path::new("m"), adapter))) else {
         return false;

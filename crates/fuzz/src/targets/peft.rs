@@ -2,7 +2,7 @@
 
 use pocketune_formats::peft::Adapter;
 
-use super::{Target, accepted, folder};
+use super::{BETWEEN, Target, accepted, folder_of_two};
 use crate::seeds::{Seed, f32_tensors};
 
 pub const TARGET: Target = Target {
@@ -32,12 +32,8 @@ pub const TARGET: Target = Target {
     ],
 };
 
-const BETWEEN: &[u8] = b"\n---\n";
-
 fn run(bytes: &[u8]) -> bool {
-    let cut = bytes.windows(BETWEEN.len()).position(|window| window == BETWEEN);
-    let (config, tensors) = cut.map_or((bytes, &[][..]), |at| (&bytes[..at], &bytes[at + BETWEEN.len()..]));
-    let files = folder(&[("adapter_config.json", config), ("adapter_model.safetensors", tensors)]);
+    let files = folder_of_two(["adapter_config.json", "adapter_model.safetensors"], bytes);
     let Some(adapter) = accepted(Adapter::read(&files)) else { return false };
     let _ = adapter.pairs().map(|pair| adapter.config().scale_of(pair.module)).sum::<f64>();
     adapter.pairs().all(|pair| adapter.pair(pair.module).is_some())

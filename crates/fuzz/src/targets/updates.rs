@@ -4,9 +4,8 @@ use std::path::Path;
 
 use pocketune::store::write_updates;
 use pocketune::train::Updates;
-use sha2::{Digest, Sha256};
 
-use super::{Target, accepted};
+use super::{Target, accepted, as_it_is_or_mended};
 use crate::seeds::Seed;
 
 pub const TARGET: Target = Target {
@@ -35,19 +34,11 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// Bytes of the checksum at the end.
-const SUM: usize = 32;
-
 fn run(bytes: &[u8]) -> bool {
-    let before = &bytes[..bytes.len().saturating_sub(SUM)];
-    let right = [before, &Sha256::digest(before)[..]].concat();
-    // Both are looked at, whatever comes of the first.
-    let (given, mended) = (understood(bytes), understood(&right));
-    given | mended
-}
-
-fn understood(bytes: &[u8]) -> bool {
-    accepted(Updates::of(Path::new("pocketune.updates"), bytes)).is_some_and(|updates| updates.count() <= bytes.len())
+    as_it_is_or_mended(bytes, |file| {
+        let updates = accepted(Updates::of(Path::new("pocketune.updates"), &file));
+        updates.is_some_and(|updates| updates.count() <= file.len())
+    })
 }
 
 /// The adapter of a run of the built-in model, as PEFT describes it.
