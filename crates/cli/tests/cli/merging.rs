@@ -268,3 +268,61 @@ fn a_killed_merge_leaves_nothing_under_the_final_name_and_a_full_disk_nothing_at
     assert_eq!(place.listing(), before);
     merge().model(&folder).succeeds();
 }
+
+/// A folder of 268 MB, almost all of it a hole.
+fn large_folder(place: &Place) -> PathBuf {
+    let config = json!({
+        "model_type": "llama", "hidden_size": 1024, "intermediate_size": 256, "num_attention_heads": 16, "num_hidden_layers": 1,
+        "vocab_size": 65536, "rms_norm_eps": 1e-5, "max_position_embeddings": 64, "tie_word_embeddings": true,
+    });
+    place.file("large/config.json", config.to_string());
+    let in_block = |name: &str| format!("model.layers.0.{name}.weight");
+    let shapes = [
+        ("model.embed_tokens.weight".to_string(), vec![65536, 1024]),
+        ("model.norm.weight".to_string(), vec![1024]),
+        (in_block("input_layernorm"), vec![1024]),
+        (in_block("post_attention_layernorm"), vec![1024]),
+        (in_block("self_attn.q_proj"), vec![1024, 1024]),
+        (in_block("self_attn.k_proj"), vec![1024, 1024]),
+        (in_block("self_attn.v_proj"), vec![1024, 1024]),
+        (in_block("self_attn.o_proj"), vec![1024, 1024]),
+        (in_block("mlp.gate_proj"), vec![256, 1024]),
+        (in_block("mlp.up_proj"), vec![256, 1024]),
+        (in_block("mlp.down_proj"), vec![1024, 256]),
+    ];
+    let (mut header, mut end) = (serde_json::Map::new(), 0);
+    for (name, shape) in shapes {
+        let start = end;
+        end += 4 * shape.iter().product::<usize>();
+        header.insert(name, json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, end] }));
+    }
+    let header = Value::from(header).to_string();
+    let beginning = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    let path = place.file("large/model.safetensors", &beginning);
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len((beginning.len() + end) as u64).unwrap();
+    place.path("large")
+}
+
+#[test]
+fn a_merge_into_a_folder_that_is_killed_leaves_no_model_there_and_the_next_one_is_whole() {
+    let place = Place::new();
+    let (model, adapter) = (large_folder(&place), adapter_of_large(&place));
+    let merge = || place.pocketune("merge --no-loss --output merged").with("--adapter", &adapter).model(&model);
+    let merged = place.path("merged");
+    let mut child = merge().start();
+    let begun = |(path, bytes): &(PathBuf, u64)| path.starts_with(&merged) && *bytes > 1 << 20;
+    while !place.listing().iter().any(begun) {
+        assert!(child.try_wait().unwrap().is_none(), "it was done before it could be killed");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for name in ["model.safetensors", "config.json"] {
+        assert!(!merged.join(name).exists(), "{name} is under its final name");
+    }
+    merge().succeeds();
+    let row = &floats(&merged, "model.layers.0.mlp.up_proj.weight")[..1024];
+    assert!(row.iter().all(|&x| x == 1.0), "{:?}", &row[..4]);
+    assert_eq!(std::fs::read(merged.join("config.json")).unwrap(), std::fs::read(model.join("config.json")).unwrap());
+}
