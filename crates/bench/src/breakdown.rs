@@ -54,7 +54,7 @@ fn kind(instr: &Instr, again: bool) -> usize {
         Instr::AttentionBackward { .. } => 5,
         Instr::Norm { .. } | Instr::NormBackward { .. } => 6,
         Instr::Gated { .. } | Instr::GatedBackward { .. } => 7,
-        Instr::Activation { .. } | Instr::ActivationBackward { .. } => 7,
+        Instr::Activation { .. } | Instr::ActivationBackward { .. } | Instr::LevelsBackward { .. } => 7,
         Instr::Rope { .. } | Instr::Add { .. } | Instr::Copy { .. } | Instr::Embed { .. } => 8,
         Instr::CrossEntropy { .. } | Instr::Logits { .. } => 9,
         Instr::Update { .. } | Instr::Spill { .. } | Instr::Spilled { .. } | Instr::Fetch { .. } => 10,

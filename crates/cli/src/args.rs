@@ -223,6 +223,9 @@ pub struct TrainArgs {
     /// The share of blocks that the gradient passes by, drawn anew for every update: faster, and not exact [default: 0].
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     pub drop_backward: Option<f64>,
+    /// Keep two bits for the slope of a smooth activation (ReGELU2, ReSiLU2): less memory where no gate multiplies it, and not exact.
+    #[arg(long)]
+    pub approx_act: bool,
     /// How far methods without gradients move the adapter to look at a loss [default: the method's, 0.01 for mezo].
     #[arg(long, value_name = "DISTANCE", allow_hyphen_values = true)]
     pub zo_eps: Option<f32>,

@@ -23,6 +23,7 @@ pub mod embed;
 pub mod gated;
 pub mod isa;
 pub mod layer_norm;
+pub mod levels;
 pub mod math;
 pub mod matmul;
 pub mod norm;

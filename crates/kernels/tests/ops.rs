@@ -4,10 +4,11 @@
 use pocketune_kernels::activation::{self, Act};
 use pocketune_kernels::attention::{self, Heads, Segment, Window};
 use pocketune_kernels::dropout::{self, Mask};
+use pocketune_kernels::levels::Steps;
 use pocketune_kernels::matmul::{Ctx, Precision, Weight};
 use pocketune_kernels::philox::Philox;
 use pocketune_kernels::{
-    BlockType, Isa, Pool, blocks, cross_entropy, dora, embed, gated, layer_norm, norm, reference, rope, update,
+    BlockType, Isa, Pool, blocks, cross_entropy, dora, embed, gated, layer_norm, levels, norm, reference, rope, update,
 };
 
 fn random(stream: u64, len: usize) -> Vec<f32> {
@@ -285,6 +286,52 @@ fn the_gradient_of_relu_can_be_told_from_its_value() {
     assert_eq!((by_input, by_value), ([0.0, 0.0, 0.0, 3.0, 3.0], [0.0, 0.0, 0.0, 3.0, 3.0]));
 }
 
+/// The step function as its paper writes it: `a1` from the first step on, `a2` more from the second, and `a3` from the third.
+fn step_slope(act: Act, x: f32) -> f32 {
+    let (a, c) = match act {
+        Act::Silu => (
+            [-0.04060357190528599, 1.080925428529668, -0.040321856624382146],
+            [-6.3050461001646445, -0.0008684942046214787, 6.325815242089708],
+        ),
+        _ => (
+            [-0.04922261145617846, 1.0979632065417297, -0.048740595085551286],
+            [-3.1858810036855245, -0.001178821281161997, 3.190832613414926],
+        ),
+    };
+    (0..3).map(|i| if f64::from(x) > c[i] { a[i] } else { 0.0 }).sum::<f64>() as f32
+}
+
+#[test]
+fn two_bits_an_element_hold_the_slopes_of_the_paper() {
+    for act in [Act::Silu, Act::GeluTanh, Act::Gelu] {
+        let steps = Steps::of(act).unwrap();
+        for (rows, width) in [(0, 5), (1, 1), (3, 16), (2, 17), (70, 33), (5, 9000)] {
+            let x: Vec<f32> = random(1, rows * width).iter().map(|x| 5.0 * x).collect();
+            let g = random(2, rows * width);
+            let held = rows * levels::words(width);
+            assert_eq!(held, rows * width.div_ceil(16));
+            let gx = same_bits("levels", |isa, pool| {
+                let (mut levels, mut g) = (vec![f32::NAN; held], g.clone());
+                levels::pack(isa, pool, steps, width, &x, &mut levels);
+                levels::backward(isa, pool, steps, width, &levels, &mut g);
+                g
+            });
+            let want: Vec<f32> = x.iter().zip(&g).map(|(&x, g)| g * step_slope(act, x)).collect();
+            close("slopes", &gx, &want, 1e-6);
+            let up = random(3, rows * width);
+            let both = same_bits("gated by steps", |isa, pool| {
+                let (mut gate, mut up) = (x.clone(), up.clone());
+                gated::backward(isa, pool, act, Some(steps), &mut gate, &mut up, &g);
+                [gate, up].concat()
+            });
+            let want: Vec<f32> = want.iter().zip(&up).map(|(gx, up)| gx * up).collect();
+            close("gate", &both[..x.len()], &want, 1e-6);
+            close("up", &both[x.len()..], &reference::gated_backward(act, &x, &up, &g).1, 1e-6);
+        }
+    }
+    assert_eq!(Steps::of(Act::Relu), None);
+}
+
 #[test]
 fn rows_of_any_type_are_added_to_what_is_there() {
     for ty in [BlockType::F32, BlockType::F16, BlockType::Q4_0, BlockType::Q8_0, BlockType::Q4_K] {
@@ -318,7 +365,7 @@ fn gated_activation_matches_the_reference() {
             close("gated", &out, &reference::gated(act, &gate, &up), 1e-6);
             let both = same_bits("gated backward", |isa, pool| {
                 let (mut gate, mut up) = (gate.clone(), up.clone());
-                gated::backward(isa, pool, act, &mut gate, &mut up, &g);
+                gated::backward(isa, pool, act, None, &mut gate, &mut up, &g);
                 [gate, up].concat()
             });
             let (ggate, gup) = reference::gated_backward(act, &gate, &up, &g);

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::matmul::{Ctx, Low, LowRank, Precision, Start, Weight, matvec, nn, nt, tn};
 use pocketune_kernels::{
-    Pool, activation, attention, dora, dropout, elementwise, embed, gated, layer_norm, norm, rope,
+    Pool, activation, attention, dora, dropout, elementwise, embed, gated, layer_norm, levels, norm, rope,
 };
 
 use super::disk::{Disk, Ticket};
@@ -338,6 +338,7 @@ impl Cpu {
         let ctx = |scratch: Buf| Ctx { pool, isa, precision: self.machine.precision, scratch: w(scratch) };
         // At the ends of a model, where pieces of rows are not multiples of a tile, adapters are multiplied in f32.
         let thin = |scratch| Ctx { pool, isa, precision: Precision::F32, scratch };
+        let width = |buf: Buf| program.buffers[buf.0].cols.unwrap_or(1);
         let perturbs = program.mode == Mode::Perturb;
         let one_row = n == 1 && matches!(program.mode, Mode::Generate { .. });
         match *instr {
@@ -410,11 +411,11 @@ impl Cpu {
                 elementwise::scale(pool, h, scale);
             }
             Instr::Dropout { share, stream, x, out } => {
-                let first = window.start * program.buffers[x.0].cols.unwrap_or(1);
+                let first = window.start * width(x);
                 dropout::forward(isa, pool, batch.noise.mask(stream, share), first, r(x), w(out));
             }
             Instr::DropoutBackward { share, stream, g, gx: (gx, add) } => {
-                let first = window.start * program.buffers[g.0].cols.unwrap_or(1);
+                let first = window.start * width(g);
                 dropout::backward(isa, pool, batch.noise.mask(stream, share), first, r(g), w(gx), add);
             }
             Instr::Lengths { module, .. } if self.known[module] => {}
@@ -519,10 +520,20 @@ impl Cpu {
                 attention::backward(&mut ctx(scratch), heads, batch.segments, (r(q), r(k), r(v)), given, to);
             }
             Instr::Gated { act, gate, up, out } => gated::forward(isa, pool, act, r(gate), r(up), w(out)),
-            Instr::GatedBackward { act, gate, up, g } => gated::backward(isa, pool, act, w(gate), w(up), r(g)),
-            Instr::Activation { act, x, out: Some(out) } => activation::forward(isa, pool, act, r(x), w(out)),
-            Instr::Activation { act, x, out: None } => activation::in_place(isa, pool, act, w(x)),
+            Instr::GatedBackward { act, steps, gate, up, g } => {
+                gated::backward(isa, pool, act, steps, w(gate), w(up), r(g));
+            }
+            Instr::Activation { act, x, out: Some(out), levels: kept } => {
+                activation::forward(isa, pool, act, r(x), w(out));
+                if let Some((steps, kept)) = kept {
+                    levels::pack(isa, pool, steps, width(x), r(x), w(kept));
+                }
+            }
+            Instr::Activation { act, x, out: None, .. } => activation::in_place(isa, pool, act, w(x)),
             Instr::ActivationBackward { act, x, g } => activation::backward(isa, pool, act, w(x), r(g)),
+            Instr::LevelsBackward { steps, levels: kept, g } => {
+                levels::backward(isa, pool, steps, width(g), r(kept), w(g));
+            }
             Instr::Add { from, to } => elementwise::add(pool, w(to), r(from)),
             Instr::Copy { from, to } => w(to).copy_from_slice(r(from)),
             Instr::CrossEntropy { weight, bias, lora, rows, x, gx, grads, work } => {

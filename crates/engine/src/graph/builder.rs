@@ -2,6 +2,7 @@
 
 use pocketune_kernels::activation::Act;
 use pocketune_kernels::attention::Heads;
+use pocketune_kernels::levels::{self, Steps};
 use pocketune_kernels::rope::Pairs;
 
 use super::{
@@ -256,16 +257,25 @@ impl<'a> Builder<'a> {
     pub fn gated(&mut self, gate: ValueId, up: ValueId, act: Act) -> ValueId {
         let cols = self.cols(gate);
         let out = self.value("activated", Role::Activated, cols);
-        self.node(Op::Gated { act }, &[gate, up], &[out]);
+        self.node(Op::Gated { act, steps: self.steps(act) }, &[gate, up], &[out]);
         out
     }
 
-    /// The activation alone. ReLU takes the place of its input, and with it the role that policies keep.
+    /// The activation alone. ReLU takes the place of its input, and with it the role that policies keep; so do the levels of a slope, beside
+    /// which the input is not needed.
     pub fn activation(&mut self, x: ValueId, act: Act) -> ValueId {
-        let (cols, role) = (self.cols(x), if act == Act::Relu { Role::Ffn } else { Role::Activated });
+        let (cols, steps) = (self.cols(x), self.steps(act));
+        let role = if act == Act::Relu || steps.is_some() { Role::Ffn } else { Role::Activated };
         let out = self.value("activated", role, cols);
-        self.node(Op::Activation { act }, &[x], &[out]);
+        let levels = steps.map(|_| self.value("levels", Role::Ffn, levels::words(cols)));
+        let outputs: Vec<ValueId> = [out].into_iter().chain(levels).collect();
+        self.node(Op::Activation { act, steps }, &[x], &outputs);
         out
+    }
+
+    /// The step function that is the slope of `act`, where one was asked for.
+    fn steps(&self, act: Act) -> Option<Steps> {
+        self.lora.filter(|lora| lora.derivatives.approx_act).and_then(|_| Steps::of(act))
     }
 
     /// The residual sum of `x` and a sub-layer's output.

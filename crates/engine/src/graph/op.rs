@@ -2,6 +2,7 @@
 
 use pocketune_kernels::activation::Act;
 use pocketune_kernels::attention::{Heads, Window};
+use pocketune_kernels::levels::Steps;
 use pocketune_kernels::rope::Pairs;
 
 use super::{Added, Factors, Graph, Node, Norm, ParamId, RopeId, ValueId, VectorId, WeightId};
@@ -77,11 +78,15 @@ pub enum Op {
     Gated {
         /// The activation.
         act: Act,
+        /// What its slope is taken for.
+        steps: Option<Steps>,
     },
-    /// `x -> act(x)`; ReLU in place.
+    /// `x -> act(x)`; ReLU in place. With steps, `x -> act(x), levels`.
     Activation {
         /// The activation.
         act: Act,
+        /// What its slope is taken for.
+        steps: Option<Steps>,
     },
     /// The residual sum, in place of the branch: `x, branch -> y`.
     Add,
@@ -111,7 +116,7 @@ impl Op {
     /// The input that its output takes the place of.
     pub const fn in_place(&self) -> Option<usize> {
         match self {
-            Op::Rope { .. } | Op::Activation { act: Act::Relu } => Some(0),
+            Op::Rope { .. } | Op::Activation { act: Act::Relu, .. } => Some(0),
             Op::Add => Some(1),
             _ => None,
         }
@@ -131,9 +136,11 @@ impl Node {
             Op::Magnitude { .. } => vec![self.inputs[0]],
             Op::Norm(_) if any => vec![self.inputs[0]],
             Op::Attention { .. } if any => self.inputs.iter().chain(&self.outputs).copied().collect(),
+            // The gradient of `up` reads `act(gate)`: so the gate stays, and has the slope with it, exact or not.
             Op::Gated { .. } if any => self.inputs.clone(),
+            Op::Activation { steps: Some(_), .. } if any => vec![self.outputs[1]],
             // The sign of ReLU's value is that of its slope.
-            Op::Activation { act: Act::Relu } if any => self.outputs.clone(),
+            Op::Activation { act: Act::Relu, .. } if any => self.outputs.clone(),
             Op::Activation { .. } if any => self.inputs.clone(),
             _ => Vec::new(),
         }

@@ -2,6 +2,7 @@
 
 use pocketune_kernels::activation::Act;
 use pocketune_kernels::attention::Heads;
+use pocketune_kernels::levels::Steps;
 use pocketune_kernels::rope::Pairs;
 
 use super::Buf;
@@ -164,20 +165,28 @@ pub enum Instr {
     /// The gradients take the place of gate and up.
     GatedBackward {
         act: Act,
+        steps: Option<Steps>,
         gate: Buf,
         up: Buf,
         g: Buf,
     },
-    /// In place where there is no `out`.
+    /// In place where there is no `out`; with the levels of its slope where something waits for them.
     Activation {
         act: Act,
         x: Buf,
         out: Option<Buf>,
+        levels: Option<(Steps, Buf)>,
     },
     /// The gradient takes the place of `x`.
     ActivationBackward {
         act: Act,
         x: Buf,
+        g: Buf,
+    },
+    /// The same from levels; the gradient takes the place of `g`.
+    LevelsBackward {
+        steps: Steps,
+        levels: Buf,
         g: Buf,
     },
     /// `to += from`.
@@ -374,11 +383,13 @@ impl Instr {
                 see(up, Update);
                 see(g, Read);
             }
-            Instr::Activation { x, out, .. } => {
+            Instr::Activation { x, out, levels, .. } => {
                 see(x, if out.is_some() { Read } else { Update });
-                if let Some(out) = out {
-                    see(out, Write);
-                }
+                out.into_iter().chain(levels.map(|(_, levels)| levels)).for_each(|buf| see(buf, Write));
+            }
+            Instr::LevelsBackward { levels, g, .. } => {
+                see(levels, Read);
+                see(g, Update);
             }
             Instr::ActivationBackward { x, g, .. } => {
                 see(x, Update);

@@ -94,15 +94,19 @@ impl Emitter<'_> {
                     _ => Instr::Attention { heads: *heads, q, k, v, out, lse, scratch },
                 }
             }
-            Op::Gated { act } => {
+            Op::Gated { act, .. } => {
                 let (gate, up) = (self.at(input(0)), self.at(input(1)));
                 Instr::Gated { act: *act, gate, up, out: self.define(node.outputs[0]) }
             }
-            Op::Activation { act } if node.op.in_place().is_some() => {
-                Instr::Activation { act: *act, x: self.take_over(input(0), node.outputs[0]), out: None }
+            Op::Activation { act, .. } if node.op.in_place().is_some() => {
+                Instr::Activation { act: *act, x: self.take_over(input(0), node.outputs[0]), out: None, levels: None }
             }
-            Op::Activation { act } => {
-                Instr::Activation { act: *act, x: self.at(input(0)), out: Some(self.define(node.outputs[0])) }
+            Op::Activation { act, steps } => {
+                let waits = |this: &Self, levels| this.backwards || this.kept(levels) || node.block.is_none();
+                let made = node.outputs.get(1).filter(|&&levels| self.trains() && waits(self, levels));
+                let levels = steps.zip(made.map(|&levels| self.define(levels)));
+                let out = Some(self.define(node.outputs[0]));
+                Instr::Activation { act: *act, x: self.at(input(0)), out, levels }
             }
             Op::Add => Instr::Add { from: self.at(input(0)), to: self.take_over(input(1), node.outputs[0]) },
             Op::CrossEntropy { weight, bias, lora } => self.head(*weight, *bias, *lora, input(0)),

@@ -1,0 +1,20 @@
+//! Derivatives that may be computed in another way than the plain one, each asked for by name. None changes the forward pass.
+
+/// Which are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Derivatives {
+    /// Smooth activations have a step function of four levels as their slope, of which two bits an element are kept; not exact.
+    pub approx_act: bool,
+}
+
+impl Derivatives {
+    /// Whether gradients are those of the loss, to rounding.
+    pub const fn exact(self) -> bool {
+        !self.approx_act
+    }
+
+    /// The option that asked for the first of them.
+    pub fn option(self) -> Option<&'static str> {
+        self.approx_act.then_some("approx-act")
+    }
+}

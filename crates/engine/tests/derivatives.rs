@@ -1,0 +1,77 @@
+//! Derivatives that are asked for by name: ten updates with each against a few lines of PyTorch (`oracle/derivatives.py`), and what each
+//! saves in bytes.
+
+mod golden;
+
+use std::path::Path;
+
+use golden::Golden;
+use pocketune::backend::Rule;
+use pocketune::graph::Derivatives;
+use pocketune::plan::{Kind, Mode, PolicyName, Program};
+use pocketune_kernels::update::AdamW;
+use safetensors::SafeTensors;
+
+const APPROX_ACT: Derivatives = Derivatives { approx_act: true };
+
+fn expected(name: &str) -> Vec<f32> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/derivatives.safetensors");
+    let bytes = std::fs::read(path).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let data = tensors.tensor(name).unwrap_or_else(|error| panic!("{name}: {error}")).data();
+    data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+fn distance(got: &[f32], want: &[f32]) -> f32 {
+    assert_eq!(got.len(), want.len());
+    got.iter().zip(want).fold(0.0, |most, (got, want)| (got - want).abs().max(most))
+}
+
+fn ten_updates(option: &str, derivatives: Derivatives, case: &str) {
+    let mut golden = Golden::open(case);
+    golden.derivatives = derivatives;
+    for policy in [PolicyName::None, PolicyName::Block] {
+        let mut case_ = golden.case(true, Mode::TrainAndUpdate, policy, 2);
+        for (step, want) in expected(&format!("{option}.{case}.losses")).iter().enumerate() {
+            let rule =
+                AdamW { lr: 1e-2, weight_decay: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: step as u64 + 1 };
+            let loss = case_.loss(Some(Rule::AdamW(rule)));
+            assert!((loss - want).abs() < 1e-4 * want, "{option} {case} step {step}: {loss} instead of {want}");
+        }
+        for (name, got) in case_.params() {
+            let off = distance(&got, &expected(&format!("{option}.{case}.final.{name}")));
+            assert!(off < 1e-4, "{option} {case} {name} is off by {off:e}");
+        }
+    }
+}
+
+/// Floats of values that wait for the backward pass in block 0, under the policy that keeps everything.
+fn kept(golden: &Golden) -> usize {
+    let program: Program = golden.case(true, Mode::Accumulate, PolicyName::None, 1).program;
+    let waits = program.buffers.iter().filter(|buffer| buffer.kind == Kind::Checkpoint && buffer.block == Some(0));
+    waits.map(|buffer| buffer.len).sum()
+}
+
+#[test]
+fn ten_updates_with_stepped_slopes_are_pytorchs() {
+    ten_updates("approx-act", APPROX_ACT, "llama");
+    ten_updates("approx-act", APPROX_ACT, "roberta");
+}
+
+#[test]
+fn stepped_slopes_keep_two_bits_an_element_in_place_of_an_activations_input() {
+    // 33 tokens; 56 elements of a feed-forward, whose levels fill four words.
+    let (tokens, ffn, words) = (33, 56, 4);
+    for frozen_a in [false, true] {
+        let mut golden = Golden::open("roberta");
+        golden.frozen_a = frozen_a;
+        let exact = kept(&golden);
+        golden.derivatives = APPROX_ACT;
+        assert_eq!(exact - kept(&golden), tokens * (ffn - words), "frozen A: {frozen_a}");
+    }
+    // A gate's product needs act(gate): there the gate stays, and nothing is saved or added.
+    let mut golden = Golden::open("llama");
+    let exact = kept(&golden);
+    golden.derivatives = APPROX_ACT;
+    assert_eq!(exact, kept(&golden));
+}
