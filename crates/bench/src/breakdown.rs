@@ -53,6 +53,7 @@ fn kind(instr: &Instr, again: bool) -> usize {
         Instr::Attention { .. } | Instr::CachedAttention { .. } => 4,
         Instr::AttentionBackward { .. } => 5,
         Instr::Norm { .. } | Instr::NormBackward { .. } => 6,
+        Instr::Normalise { .. } | Instr::Affine { .. } | Instr::SharedNormBackward { .. } => 6,
         Instr::Gated { .. } | Instr::GatedBackward { .. } => 7,
         Instr::Activation { .. } | Instr::ActivationBackward { .. } | Instr::LevelsBackward { .. } => 7,
         Instr::Rope { .. } | Instr::Add { .. } | Instr::Copy { .. } | Instr::Embed { .. } => 8,

@@ -226,6 +226,9 @@ pub struct TrainArgs {
     /// Keep two bits for the slope of a smooth activation (ReGELU2, ReSiLU2): less memory where no gate multiplies it, and not exact.
     #[arg(long)]
     pub approx_act: bool,
+    /// Differentiate norms from what they normalised, which their linears' adapters need anyway, and not from their input: exact, to rounding.
+    #[arg(long)]
+    pub ms_norm: bool,
     /// How far methods without gradients move the adapter to look at a loss [default: the method's, 0.01 for mezo].
     #[arg(long, value_name = "DISTANCE", allow_hyphen_values = true)]
     pub zo_eps: Option<f32>,

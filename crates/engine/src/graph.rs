@@ -1,4 +1,4 @@
-//! A model's forward pass as a static graph of twelve coarse operations. Every value is a matrix of `[tokens, cols]` floats, so
+//! A model's forward pass as a static graph of twelve coarse operations, one of which may come in two parts. Every value is a matrix of `[tokens, cols]` floats, so
 //! the graph holds for any number of tokens. It runs nothing and knows no file.
 
 pub mod adapter;

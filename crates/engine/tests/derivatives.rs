@@ -8,11 +8,13 @@ use std::path::Path;
 use golden::Golden;
 use pocketune::backend::Rule;
 use pocketune::graph::Derivatives;
-use pocketune::plan::{Kind, Mode, PolicyName, Program};
+use pocketune::plan::{Instr, Kind, Mode, PolicyName, Program};
 use pocketune_kernels::update::AdamW;
 use safetensors::SafeTensors;
 
-const APPROX_ACT: Derivatives = Derivatives { approx_act: true };
+const PLAIN: Derivatives = Derivatives { approx_act: false, ms_norm: false };
+const APPROX_ACT: Derivatives = Derivatives { approx_act: true, ..PLAIN };
+const MS_NORM: Derivatives = Derivatives { ms_norm: true, ..PLAIN };
 
 fn expected(name: &str) -> Vec<f32> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/derivatives.safetensors");
@@ -45,10 +47,14 @@ fn ten_updates(option: &str, derivatives: Derivatives, case: &str) {
     }
 }
 
-/// Floats of values that wait for the backward pass in block 0, under the policy that keeps everything.
+/// Floats of values that wait for the backward pass, under the policy that keeps everything.
 fn kept(golden: &Golden) -> usize {
-    let program: Program = golden.case(true, Mode::Accumulate, PolicyName::None, 1).program;
-    let waits = program.buffers.iter().filter(|buffer| buffer.kind == Kind::Checkpoint && buffer.block == Some(0));
+    kept_under(golden, PolicyName::None)
+}
+
+fn kept_under(golden: &Golden, policy: PolicyName) -> usize {
+    let program: Program = golden.case(true, Mode::Accumulate, policy, 1).program;
+    let waits = program.buffers.iter().filter(|buffer| buffer.kind == Kind::Checkpoint);
     waits.map(|buffer| buffer.len).sum()
 }
 
@@ -60,18 +66,58 @@ fn ten_updates_with_stepped_slopes_are_pytorchs() {
 
 #[test]
 fn stepped_slopes_keep_two_bits_an_element_in_place_of_an_activations_input() {
-    // 33 tokens; 56 elements of a feed-forward, whose levels fill four words.
-    let (tokens, ffn, words) = (33, 56, 4);
+    // Two blocks; 33 tokens; 56 elements of a feed-forward, whose levels fill four words.
+    let (blocks, tokens, ffn, words) = (2, 33, 56, 4);
     for frozen_a in [false, true] {
         let mut golden = Golden::open("roberta");
         golden.frozen_a = frozen_a;
         let exact = kept(&golden);
         golden.derivatives = APPROX_ACT;
-        assert_eq!(exact - kept(&golden), tokens * (ffn - words), "frozen A: {frozen_a}");
+        assert_eq!(exact - kept(&golden), blocks * tokens * (ffn - words), "frozen A: {frozen_a}");
     }
     // A gate's product needs act(gate): there the gate stays, and nothing is saved or added.
     let mut golden = Golden::open("llama");
     let exact = kept(&golden);
     golden.derivatives = APPROX_ACT;
     assert_eq!(exact, kept(&golden));
+}
+
+#[test]
+fn norms_that_share_have_the_same_losses_and_gradients() {
+    for name in ["llama", "qwen2.gguf", "gemma3_text", "opt", "roberta", "llama_ends", "qwen2_dora"] {
+        let run = |derivatives| {
+            let mut golden = Golden::open(name);
+            golden.derivatives = derivatives;
+            let mut case = golden.case(true, Mode::Accumulate, PolicyName::Block, 2);
+            let shares = case.program.instrs.iter().any(|instr| matches!(instr, Instr::SharedNormBackward { .. }));
+            assert_eq!(shares, derivatives.ms_norm, "{name}");
+            (case.loss(None).to_bits(), case.gradients())
+        };
+        let (plain, shared) = (run(PLAIN), run(MS_NORM));
+        assert_eq!(plain.0, shared.0, "{name}: the forward pass has other bits");
+        for ((matrix, plain), (_, shared)) in plain.1.iter().zip(&shared.1) {
+            let size = plain.iter().fold(0.0_f32, |most, g| most.max(g.abs()));
+            let off = distance(plain, shared);
+            assert!(off < 1e-5 * size, "{name} {matrix}: {off:e} of {size:e}");
+        }
+    }
+}
+
+#[test]
+fn norms_that_share_keep_one_value_and_a_number_a_row_where_two_were() {
+    for (name, hidden) in [("llama", 64), ("roberta", 32), ("gemma3_text", 32)] {
+        let mut golden = Golden::open(name);
+        let blocks = if name == "gemma3_text" { 6 } else { 2 };
+        let exact =
+            [PolicyName::None, PolicyName::Selective, PolicyName::Block].map(|policy| kept_under(&golden, policy));
+        golden.derivatives = MS_NORM;
+        let [none, selective, block] =
+            [PolicyName::None, PolicyName::Selective, PolicyName::Block].map(|policy| kept_under(&golden, policy));
+        // The inputs of both norms of a block, less a number for each; the first block's first norm has nothing to differentiate before it,
+        // and its input was never kept.
+        assert_eq!(exact[0] - none, 33 * (2 * blocks - 1) * (hidden - 1), "{name}");
+        // Where only inputs were kept, what stands for the second one has its number beside it.
+        assert_eq!(selective - exact[1], 33 * blocks, "{name}");
+        assert_eq!(block, exact[2], "{name}");
+    }
 }

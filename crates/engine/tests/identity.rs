@@ -24,6 +24,7 @@ fn open(case: usize) -> Golden {
     let mut golden = Golden::open(CASES[case]);
     golden.dropout = if case < 6 && case.is_multiple_of(2) { 0.25 } else { 0.0 };
     golden.frozen_a = matches!(CASES[case], "gemma3_text" | "opt");
+    golden.derivatives.ms_norm = matches!(CASES[case], "llama.gguf" | "gemma3_text" | "roberta" | "llama_ends");
     golden.derivatives.approx_act = matches!(CASES[case], "mistral" | "roberta" | "gemma3_text");
     golden
 }

@@ -34,6 +34,7 @@ pub mod pool;
 pub mod reference;
 pub mod rope;
 mod rows;
+pub mod shared_norm;
 mod tile;
 pub mod update;
 

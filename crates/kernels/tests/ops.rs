@@ -8,7 +8,8 @@ use pocketune_kernels::levels::Steps;
 use pocketune_kernels::matmul::{Ctx, Precision, Weight};
 use pocketune_kernels::philox::Philox;
 use pocketune_kernels::{
-    BlockType, Isa, Pool, blocks, cross_entropy, dora, embed, gated, layer_norm, levels, norm, reference, rope, update,
+    BlockType, Isa, Pool, blocks, cross_entropy, dora, embed, gated, layer_norm, levels, norm, reference, rope,
+    shared_norm, update,
 };
 
 fn random(stream: u64, len: usize) -> Vec<f32> {
@@ -245,6 +246,47 @@ fn one_query_of_attention_that_is_not_causal_sees_every_key() {
     });
     close("out", &got[..64], &want, 1e-5);
     close("lse", &got[64..], &want_lse, 1e-5);
+}
+
+#[test]
+fn norms_in_two_parts_have_the_values_of_the_whole_and_its_derivative() {
+    for (rows, width) in [(0, 5), (1, 1), (3, 17), (70, 64), (33, 576)] {
+        let (x, mut w, b) = (random(1, rows * width), random(2, width), random(4, width));
+        // Where a weight is zero the output says nothing of what was normalised.
+        w[width / 2] = 0.0;
+        let gy = random(3, rows * width);
+        for bias in [None, Some(&b[..])] {
+            let centred = bias.is_some();
+            let y = same_bits("norm in two parts", |isa, pool| {
+                let (mut n, mut rstd) = (vec![f32::NAN; x.len()], vec![f32::NAN; rows]);
+                let mut y = n.clone();
+                shared_norm::normalise(isa, pool, centred, width, 1e-5, &x, &mut n, &mut rstd);
+                shared_norm::affine(isa, pool, &n, &w, bias, &mut y);
+                y
+            });
+            let (isa, pool) = (Isa::best(), Pool::new(2).unwrap());
+            let (mut n, mut rstd, mut whole) = (vec![0.0; x.len()], vec![0.0; rows], vec![0.0; x.len()]);
+            match bias {
+                None => norm::forward(isa, &pool, &x, &w, 1e-5, &mut whole),
+                Some(b) => layer_norm::forward(isa, &pool, &x, &w, b, 1e-5, &mut whole),
+            }
+            assert_eq!(y, whole);
+            shared_norm::normalise(isa, &pool, centred, width, 1e-5, &x, &mut n, &mut rstd);
+            let gx = same_bits("norm from its output", |isa, pool| {
+                let mut gx = vec![f32::NAN; x.len()];
+                shared_norm::backward(isa, pool, centred, &n, &rstd, &w, &gy, &mut gx, false);
+                gx
+            });
+            let want = match bias {
+                None => reference::norm_backward(&x, &w, 1e-5, &gy),
+                Some(_) => reference::layer_norm_backward(&x, &w, 1e-5, &gy),
+            };
+            close("norm from its output", &gx, &want, 1e-4);
+            let mut sum = vec![1.0; x.len()];
+            shared_norm::backward(isa, &pool, centred, &n, &rstd, &w, &gy, &mut sum, true);
+            assert!(sum.iter().zip(&gx).all(|(sum, gx)| *sum == 1.0 + gx));
+        }
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::matmul::{Ctx, Low, LowRank, Precision, Start, Weight, matvec, nn, nt, tn};
 use pocketune_kernels::{
-    Pool, activation, attention, dora, dropout, elementwise, embed, gated, layer_norm, levels, norm, rope,
+    Pool, activation, attention, dora, dropout, elementwise, embed, gated, layer_norm, levels, norm, rope, shared_norm,
 };
 
 use super::disk::{Disk, Ticket};
@@ -398,6 +398,17 @@ impl Cpu {
             Instr::NormBackward { norm: Norm { weight, bias, eps }, x, g, gx: (gx, add) } => {
                 let backward = if bias.is_some() { layer_norm::backward } else { norm::backward };
                 backward(isa, pool, r(x), vector(weight), eps, r(g), w(gx), add);
+            }
+            Instr::Normalise { norm: Norm { weight, bias, eps }, x, out, rstd } => {
+                let (centred, width) = (bias.is_some(), vector(weight).len());
+                shared_norm::normalise(isa, pool, centred, width, eps, r(x), w(out), w(rstd));
+            }
+            Instr::Affine { norm: Norm { weight, bias, .. }, n, out } => {
+                shared_norm::affine(isa, pool, r(n), vector(weight), bias.map(vector), w(out));
+            }
+            Instr::SharedNormBackward { norm: Norm { weight, bias, .. }, n, rstd, g, gx: (gx, add) } => {
+                let weight = vector(weight);
+                shared_norm::backward(isa, pool, bias.is_some(), r(n), r(rstd), weight, r(g), w(gx), add);
             }
             Instr::LoraDown { a, scale, x, h, scratch } => {
                 let h = w(h);

@@ -128,8 +128,24 @@ impl<'a> Builder<'a> {
         let weight = self.name(&format!("{name}.weight"));
         let weight = self.vector(weight, width, plus);
         let cols = self.cols(x);
+        self.normed(x, Norm { weight, bias: None, eps }, name, role, cols / width)
+    }
+
+    /// What a norm makes of `x`, of which each row has so many groups. Where it feeds linears of a block it may come in two parts; then what is
+    /// kept takes the place of its input, and with it, in the middle of a block, the role.
+    fn normed(&mut self, x: ValueId, norm: Norm, name: &'static str, role: Role, groups: usize) -> ValueId {
+        let (cols, before) = (self.cols(x), self.graph.values[x.0].role);
+        let shares = self.lora.is_some_and(|lora| lora.derivatives.ms_norm);
+        if !(shares && role == Role::Normed && self.block.is_some()) {
+            let out = self.value(name, role, cols);
+            self.node(Op::Norm(norm), &[x], &[out]);
+            return out;
+        }
+        let kept = if before == Role::Middle { Role::Middle } else { Role::Normed };
+        let (n, rstd) = (self.value("normalised", kept, cols), self.value("rstd", kept, groups));
+        self.node(Op::Normalise(norm), &[x], &[n, rstd]);
         let out = self.value(name, role, cols);
-        self.node(Op::Norm(Norm { weight, bias: None, eps }), &[x], &[out]);
+        self.node(Op::Affine(norm), &[n], &[out]);
         out
     }
 
@@ -138,9 +154,7 @@ impl<'a> Builder<'a> {
         let cols = self.cols(x);
         let weight = self.vector(format!("{module}.weight"), cols, 0.0);
         let bias = Some(self.vector(format!("{module}.bias"), cols, 0.0));
-        let out = self.value("norm", role, cols);
-        self.node(Op::Norm(Norm { weight, bias, eps }), &[x], &[out]);
-        out
+        self.normed(x, Norm { weight, bias, eps }, "norm", role, 1)
     }
 
     /// A square linear without an adapter, with a bias; its full name is `module`.

@@ -5,6 +5,8 @@
 pub struct Derivatives {
     /// Smooth activations have a step function of four levels as their slope, of which two bits an element are kept; not exact.
     pub approx_act: bool,
+    /// Norms before linears are differentiated from what they normalised, which their linears' adapters need anyway, and not from their input.
+    pub ms_norm: bool,
 }
 
 impl Derivatives {
@@ -15,6 +17,7 @@ impl Derivatives {
 
     /// The option that asked for the first of them.
     pub fn option(self) -> Option<&'static str> {
-        self.approx_act.then_some("approx-act")
+        let asked = [(self.approx_act, "approx-act"), (self.ms_norm, "ms-norm")];
+        asked.into_iter().find_map(|(asked, name)| asked.then_some(name))
     }
 }

@@ -23,6 +23,11 @@ pub enum Op {
     },
     /// A norm over groups of columns, as many as its weight has elements: `x -> y`.
     Norm(Norm),
+    /// The first part of a norm whose derivative does not read its input: `x -> n, rstd`.
+    Normalise(Norm),
+    /// The second: `n -> y = n w + b`. Cheap, so that `y` is made again of `n` where it is read, and never kept. What reaches `n` is the
+    /// gradient of `y`: the first part's derivative has the weight in it.
+    Affine(Norm),
     /// An adapter's input with a share of it dropped, and the rest scaled so that its mean stays: `x -> d`. Only while training.
     Dropout {
         /// The share.
@@ -135,6 +140,7 @@ impl Node {
             // gm = sum of g z / n.
             Op::Magnitude { .. } => vec![self.inputs[0]],
             Op::Norm(_) if any => vec![self.inputs[0]],
+            Op::Normalise(_) if any => self.outputs.clone(),
             Op::Attention { .. } if any => self.inputs.iter().chain(&self.outputs).copied().collect(),
             // The gradient of `up` reads `act(gate)`: so the gate stays, and has the slope with it, exact or not.
             Op::Gated { .. } if any => self.inputs.clone(),
@@ -168,7 +174,8 @@ impl Node {
             }
             // The lengths of rows, once a step and not a token.
             Op::Magnitude { .. } => 0.0,
-            Op::Dropout { .. } | Op::Embed { .. } | Op::Norm(_) | Op::Rope { .. } => 0.0,
+            Op::Dropout { .. } | Op::Embed { .. } | Op::Rope { .. } => 0.0,
+            Op::Norm(_) | Op::Normalise(_) | Op::Affine(_) => 0.0,
             Op::Gated { .. } | Op::Activation { .. } | Op::Add => 0.0,
         }
     }

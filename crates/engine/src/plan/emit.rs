@@ -24,6 +24,10 @@ pub(super) fn emit(request: Request) -> Program {
             saved[value.0] = true;
         }
     }
+    // What is made again of another value waits as that one.
+    for node in graph.nodes.iter().filter(|node| matches!(node.op, Op::Affine(_))) {
+        saved[node.inputs[0].0] |= std::mem::take(&mut saved[node.outputs[0].0]);
+    }
     let mut emitter = Emitter {
         request,
         producers: graph.producers(),

@@ -57,6 +57,27 @@ pub enum Instr {
         g: Buf,
         gx: (Buf, bool),
     },
+    /// The first part of a norm.
+    Normalise {
+        norm: Norm,
+        x: Buf,
+        out: Buf,
+        rstd: Buf,
+    },
+    /// The second.
+    Affine {
+        norm: Norm,
+        n: Buf,
+        out: Buf,
+    },
+    /// The derivative of both.
+    SharedNormBackward {
+        norm: Norm,
+        n: Buf,
+        rstd: Buf,
+        g: Buf,
+        gx: (Buf, bool),
+    },
     Dropout {
         share: f32,
         stream: u64,
@@ -306,6 +327,19 @@ impl Instr {
             Instr::NormBackward { x, g, gx, .. } => {
                 see(x, Read);
                 see(g, Read);
+                target(see, gx);
+            }
+            Instr::Normalise { x, out, rstd, .. } => {
+                see(x, Read);
+                see(out, Write);
+                see(rstd, Write);
+            }
+            Instr::Affine { n, out, .. } => {
+                see(n, Read);
+                see(out, Write);
+            }
+            Instr::SharedNormBackward { n, rstd, g, gx, .. } => {
+                [n, rstd, g].into_iter().for_each(|buf| see(buf, Read));
                 target(see, gx);
             }
             Instr::LoraDown { x, h, scratch, .. } => {

@@ -57,6 +57,7 @@ impl Terms {
             ("seed", options.seed.to_string()),
             ("drop-backward", options.drop_backward.to_string()),
             ("approx-act", options.derivatives.approx_act.to_string()),
+            ("ms-norm", options.derivatives.ms_norm.to_string()),
             ("zo-eps", options.zo_eps().to_string()),
             ("max-grad-norm", norm),
             ("max-loss-z", spikes),

@@ -27,6 +27,13 @@ impl Emitter<'_> {
                     self.instrs.push(Instr::NormBackward { norm: *norm, x, g, gx });
                 }
             }
+            Op::Normalise(norm) => {
+                let [n, rstd] = [0, 1].map(|i| self.at(node.outputs[i]));
+                if let Some(gx) = self.target(input(0)) {
+                    self.instrs.push(Instr::SharedNormBackward { norm: *norm, n, rstd, g, gx });
+                }
+            }
+            Op::Affine(_) => self.pass(input(0), g),
             Op::LoraDown { a, .. } => self.lora_down(*a, input(0), g),
             Op::Dropout { share, stream } => {
                 if let Some(gx) = self.target(input(0)) {

@@ -37,6 +37,20 @@ impl Emitter<'_> {
                 Instr::Embed { weight: *weight, scale: *scale, added, lora, out, scratch }
             }
             Op::Norm(norm) => Instr::Norm { norm: *norm, x: self.at(input(0)), out: self.define(node.outputs[0]) },
+            // Where nothing waits for what was normalised, both parts are one.
+            Op::Normalise(_) if !self.backwards && !self.kept(node.outputs[0]) => return,
+            Op::Normalise(norm) => {
+                let x = self.at(input(0));
+                let [out, rstd] = [0, 1].map(|i| self.define(node.outputs[i]));
+                Instr::Normalise { norm: *norm, x, out, rstd }
+            }
+            Op::Affine(norm) => match self.live[input(0).0] {
+                Some(n) => Instr::Affine { norm: *norm, n, out: self.define(node.outputs[0]) },
+                None => {
+                    let x = self.at(self.node(self.producers[input(0).0]).inputs[0]);
+                    Instr::Norm { norm: *norm, x, out: self.define(node.outputs[0]) }
+                }
+            },
             Op::Dropout { .. } if !self.trains() => {
                 // Nothing is dropped: the input itself.
                 self.live[node.outputs[0].0] = Some(self.at(input(0)));
