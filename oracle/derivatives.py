@@ -1,19 +1,24 @@
 """Ten updates of AdamW with derivatives that the engine computes otherwise, in PyTorch: custom autograd functions of a few lines each.
 
 Writes crates/engine/tests/golden/derivatives.safetensors: for each option and golden case `<option>.<case>.losses` and
-`<option>.<case>.final.<name>`, the adapter after the last update. It refuses to write what could hide a fault: an adapter that the option
+`<option>.<case>.final.<name>`, the adapter after the last update; and the case `llama_wide`, whose vocabulary has several strips. It refuses to write what could hide a fault: an adapter that the option
 hardly changes.
 """
 
+import math
+import shutil
+
 import torch
 import transformers as tf
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers.models.roberta import modeling_roberta
 
-from families import GOLDEN, LENGTHS, NO_LABEL, Record, padded
+from families import DEFAULT_ROPE, GOLDEN, LENGTHS, LINEARS, NO_LABEL, SEED, Record, padded, randomise, save_adapter, shape
 
 UPDATES = 10
+# Entries of the vocabulary that the loss handles at a time.
+STRIP = 1024
 # Where each step of the slope is, and how much it adds: 2406.16282.
 STEPS = {
     "gelu": ((-3.1858810036855245, -0.001178821281161997, 3.190832613414926),
@@ -55,6 +60,56 @@ def approx_act(model, case):
         modeling_roberta.gelu = Activation("gelu")
 
 
+class WithoutFaint(torch.autograd.Function):
+    """The gradient of logits without the strips of a row whose softmax is below 2^-12 by the sum so far."""
+
+    @staticmethod
+    def forward(ctx, logits):
+        ctx.save_for_backward(logits)
+        return logits
+
+    @staticmethod
+    def backward(ctx, g):
+        (logits,) = ctx.saved_tensors
+        labelled = g.abs().sum(-1, keepdim=True) > 0
+        softmax = logits.softmax(-1) * labelled / labelled.sum()
+        g = g.clone()
+        for first in range(0, logits.shape[-1], STRIP):
+            strip = slice(first, first + STRIP)
+            so_far = logits[..., : first + STRIP].logsumexp(-1, keepdim=True)
+            faint = logits[..., strip].amax(-1, keepdim=True) < so_far - 12 * math.log(2)
+            g[..., strip] -= softmax[..., strip] * faint
+        return g
+
+
+def ce_skip(model, case):
+    model.get_output_embeddings().register_forward_hook(lambda module, inputs, logits: WithoutFaint.apply(logits))
+
+
+def wide():
+    """A llama whose vocabulary has four strips, two of them of entries that are much alike and about as likely as a 4,096th."""
+    rng = torch.Generator().manual_seed(SEED + 100)
+    config = tf.LlamaConfig(**shape(16, 24, 1, 2, 1, 8, 3200, tie_word_embeddings=True, rope_parameters=DEFAULT_ROPE))
+    model = tf.LlamaForCausalLM(config).float().eval()
+    randomise(model, rng)
+    with torch.no_grad():
+        table = model.model.embed_tokens.weight
+        alike = 0.1 * torch.randn(16, generator=rng)
+        table[STRIP : 3 * STRIP] = alike + 0.02 * torch.randn(2 * STRIP, 16, generator=rng)
+    folder = GOLDEN / "llama_wide"
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    records = {f"ids.{i}": torch.randint(0, config.vocab_size, (n,), generator=rng) for i, n in enumerate(LENGTHS)}
+    save_file(records, folder / "expected.safetensors")
+    model = get_peft_model(model, LoraConfig(r=2, lora_alpha=8, target_modules=LINEARS, task_type="CAUSAL_LM"))
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora_" in name:
+                p.copy_(torch.randn(p.shape, generator=rng) * 0.15)
+    save_adapter(model, folder / "adapter")
+
+
 def updates(option, case):
     modeling_roberta.gelu = torch.nn.functional.gelu
     kind = tf.AutoModelForMaskedLM if case == "roberta" else tf.AutoModelForCausalLM
@@ -82,8 +137,9 @@ def main():
     torch.set_num_threads(1)
     tf.utils.logging.set_verbosity_error()
     tf.utils.logging.disable_progress_bar()
+    wide()
     out = {}
-    for name, option, cases in [("approx-act", approx_act, ["llama", "roberta"])]:
+    for name, option, cases in [("approx-act", approx_act, ["llama", "roberta"]), ("ce-skip", ce_skip, ["llama_wide"])]:
         for case in cases:
             (_, exact), (losses, final) = updates(None, case), updates(option, case)
             moved = max((final[n] - exact[n]).abs().max().item() for n in final)

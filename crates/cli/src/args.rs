@@ -229,6 +229,9 @@ pub struct TrainArgs {
     /// Differentiate norms from what they normalised, which their linears' adapters need anyway, and not from their input: exact, to rounding.
     #[arg(long)]
     pub ms_norm: bool,
+    /// Leave strips of the vocabulary out of a token's gradient where all of its softmax is below 2^-12: faster, and not exact.
+    #[arg(long)]
+    pub ce_skip: bool,
     /// How far methods without gradients move the adapter to look at a loss [default: the method's, 0.01 for mezo].
     #[arg(long, value_name = "DISTANCE", allow_hyphen_values = true)]
     pub zo_eps: Option<f32>,

@@ -9,11 +9,13 @@ use golden::Golden;
 use pocketune::backend::Rule;
 use pocketune::graph::Derivatives;
 use pocketune::plan::{Instr, Kind, Mode, PolicyName, Program};
+use pocketune_kernels::Isa;
 use pocketune_kernels::update::AdamW;
 use safetensors::SafeTensors;
 
-const PLAIN: Derivatives = Derivatives { approx_act: false, ms_norm: false };
+const PLAIN: Derivatives = Derivatives { approx_act: false, ms_norm: false, ce_skip: false };
 const APPROX_ACT: Derivatives = Derivatives { approx_act: true, ..PLAIN };
+const CE_SKIP: Derivatives = Derivatives { ce_skip: true, ..PLAIN };
 const MS_NORM: Derivatives = Derivatives { ms_norm: true, ..PLAIN };
 
 fn expected(name: &str) -> Vec<f32> {
@@ -120,4 +122,29 @@ fn norms_that_share_keep_one_value_and_a_number_a_row_where_two_were() {
         assert_eq!(selective - exact[1], 33 * blocks, "{name}");
         assert_eq!(block, exact[2], "{name}");
     }
+}
+
+#[test]
+fn ten_updates_without_faint_strips_are_pytorchs() {
+    ten_updates("ce-skip", CE_SKIP, "llama_wide");
+}
+
+#[test]
+fn which_strips_are_left_out_does_not_depend_on_pieces_or_threads() {
+    let run = |derivatives, policy, rows, threads| {
+        let mut golden = Golden::open("llama_wide");
+        golden.derivatives = derivatives;
+        let policy = golden::policy_of(policy, rows);
+        let mut case = golden.case_on(Isa::detect().unwrap(), true, Mode::Accumulate, policy, threads);
+        let loss = case.loss(None);
+        (loss, case.gradients())
+    };
+    let whole = run(CE_SKIP, PolicyName::None, 64, 1);
+    for (policy, rows, threads) in [(PolicyName::Block, 1, 1), (PolicyName::None, 5, 2), (PolicyName::Selective, 17, 4)]
+    {
+        assert!(whole == run(CE_SKIP, policy, rows, threads), "{rows} rows, {threads} threads");
+    }
+    let exact = run(PLAIN, PolicyName::None, 64, 1);
+    assert_eq!(exact.0, whole.0, "the loss is exact");
+    assert!(exact.1 != whole.1, "nothing was left out");
 }

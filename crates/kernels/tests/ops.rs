@@ -488,6 +488,29 @@ fn cross_entropy_matches_the_reference() {
 }
 
 #[test]
+fn rows_with_entries_of_a_4096th_so_far_are_found_on_every_instruction_set() {
+    let vocab = cross_entropy::STRIP;
+    // Row 0 sums to about 1 and has 0.9 at most; row 1 is far below its sum; row 2 is at the edge; row 3 has a NaN.
+    let strip: Vec<f32> = [0.9, 1e-5, 1.0 / 4096.0, f32::NAN].iter().flat_map(|&x| vec![x; vocab]).collect();
+    let got = same_bits("bright rows", |isa, pool| {
+        let mut slices = vec![1.0; 16];
+        let mut parts = slices.chunks_exact_mut(4);
+        let mut part = || parts.next().unwrap();
+        let state = cross_entropy::State {
+            top: part(),
+            total: &mut [1.0, 1.0, 1.0, f32::NAN],
+            shift: part(),
+            label: part(),
+            best: part(),
+        };
+        let mut rows = [0; 4];
+        let bright = cross_entropy::bright(isa, pool, &strip, &state, &mut rows);
+        rows[..bright].iter().map(|&row| row as f32).collect()
+    });
+    assert_eq!(got, [0.0, 2.0, 3.0]);
+}
+
+#[test]
 fn a_nan_in_the_logits_reaches_the_loss() {
     let mut logits = random(1, 3000);
     logits[2000] = f32::NAN;

@@ -30,7 +30,7 @@ fn every_method_goes_on_to_the_same_bytes_under_any_plan() {
         "backprop --drop-backward 0.5",
         "lora-fa --drop-backward 0.3 --grad-accumulation-steps 2",
         "backprop --approx-act",
-        "backprop --ms-norm",
+        "backprop --ms-norm --ce-skip",
     ];
     for method in ["lora-fa", "dora"].into_iter().chain(ZEROTH).chain(approximate) {
         let (whole, place) = (Place::new(), Place::new());
@@ -59,7 +59,7 @@ fn a_run_with_another_method_is_not_gone_on_with() {
 fn a_run_with_another_derivative_is_not_gone_on_with_unasked() {
     let place = Place::new();
     train(&place, "--time-limit 1ms").stops_early();
-    for option in ["approx-act", "ms-norm"] {
+    for option in ["approx-act", "ms-norm", "ce-skip"] {
         let changed = format!("{option} false, not true");
         train(&place, &format!("--{option} --resume auto")).stops(&[&changed, "--allow-changed"]);
     }
@@ -229,6 +229,7 @@ fn what_does_not_go_together_is_refused_with_what_does() {
         ("--method mezo --drop-backward 0.5", "--method backprop has"),
         ("--method mezo --approx-act", "--method backprop has"),
         ("--method mezo --ms-norm", "--method backprop has"),
+        ("--method mezo --ce-skip", "--method backprop has"),
     ] {
         train(&Place::new(), words).refuses(&[said]);
     }

@@ -3,6 +3,7 @@
 mod alone;
 mod batch;
 mod dropped;
+mod faint;
 mod head;
 mod perturbed;
 mod state;
@@ -547,7 +548,7 @@ impl Cpu {
             }
             Instr::Add { from, to } => elementwise::add(pool, w(to), r(from)),
             Instr::Copy { from, to } => w(to).copy_from_slice(r(from)),
-            Instr::CrossEntropy { weight, bias, lora, rows, x, gx, grads, work } => {
+            Instr::CrossEntropy { weight, bias, lora, skip, rows, x, gx, grads, work } => {
                 let lora = lora.map(|lora| HeadAdapter { a: factor(lora.a), b: matrix(lora.b), scale: lora.scale });
                 let grads = grads.map(|grads| {
                     grads.map(|grad| {
@@ -558,7 +559,7 @@ impl Cpu {
                         grad
                     })
                 });
-                let head = Head { weight, bias: bias.map(vector), lora, rows, stream: program.stream };
+                let head = Head { weight, bias: bias.map(vector), lora, skip, rows, stream: program.stream };
                 *outcome = self.cross_entropy(head, r(x), gx.map(w), grads, w(work), batch)?;
             }
             Instr::Logits { weight, bias, lora, x, out, scratch } => {

@@ -306,7 +306,8 @@ impl<'a> Builder<'a> {
         let weight = self.table(name, rows, cols);
         let bias = bias.map(|bias| self.vector(bias.into(), rows, 0.0));
         let lora = self.end("lm_head", Target::Head, cols, rows);
-        self.node(Op::CrossEntropy { weight, bias, lora }, &[x], &[]);
+        let skip = self.lora.is_some_and(|lora| lora.derivatives.ce_skip);
+        self.node(Op::CrossEntropy { weight, bias, lora, skip }, &[x], &[]);
         self.graph
     }
 }

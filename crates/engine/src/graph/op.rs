@@ -103,6 +103,8 @@ pub enum Op {
         bias: Option<VectorId>,
         /// Its adapter.
         lora: Option<Factors>,
+        /// Whether strips that hardly matter to a token are left out of its gradient.
+        skip: bool,
     },
 }
 

@@ -223,6 +223,8 @@ pub enum Instr {
         weight: WeightId,
         bias: Option<VectorId>,
         lora: Option<Factors>,
+        /// Whether strips that hardly matter to a row are left out of its gradient.
+        skip: bool,
         rows: usize,
         x: Buf,
         gx: Option<Buf>,

@@ -58,6 +58,7 @@ impl Terms {
             ("drop-backward", options.drop_backward.to_string()),
             ("approx-act", options.derivatives.approx_act.to_string()),
             ("ms-norm", options.derivatives.ms_norm.to_string()),
+            ("ce-skip", options.derivatives.ce_skip.to_string()),
             ("zo-eps", options.zo_eps().to_string()),
             ("max-grad-norm", norm),
             ("max-loss-z", spikes),

@@ -123,7 +123,7 @@ impl Emitter<'_> {
                 Instr::Activation { act: *act, x: self.at(input(0)), out, levels }
             }
             Op::Add => Instr::Add { from: self.at(input(0)), to: self.take_over(input(1), node.outputs[0]) },
-            Op::CrossEntropy { weight, bias, lora } => self.head(*weight, *bias, *lora, input(0)),
+            Op::CrossEntropy { weight, bias, lora, skip } => self.head(*weight, *bias, *lora, *skip, input(0)),
         };
         let updates = match instr {
             Instr::CrossEntropy { lora: Some(lora), grads: Some(grads), .. } => [lora.a, lora.b].into_iter().zip(grads),
@@ -170,7 +170,14 @@ impl Emitter<'_> {
     }
 
     /// The loss, with the gradient of its input when training; or the last token's logits.
-    fn head(&mut self, weight: WeightId, bias: Option<VectorId>, lora: Option<Factors>, x: ValueId) -> Instr {
+    fn head(
+        &mut self,
+        weight: WeightId,
+        bias: Option<VectorId>,
+        lora: Option<Factors>,
+        skip: bool,
+        x: ValueId,
+    ) -> Instr {
         let decl = &self.request.graph.weights[weight.0];
         if let Mode::Generate { .. } = self.request.mode {
             let out = self.buffer("logits", None, Kind::Loss, decl.rows, None);
@@ -179,7 +186,7 @@ impl Emitter<'_> {
             return Instr::Logits { weight, bias, lora, x: self.at(x), out, scratch: self.scratch(scratch) };
         }
         let rows = scratch::loss_rows(self.request);
-        let work = scratch::loss_work(self.request, weight, lora);
+        let work = scratch::loss_work(self.request, weight, lora, skip);
         let work = self.buffer("logits", None, Kind::Loss, work, None);
         let gx = self.needs[x.0].then(|| {
             let gx = self.value_buffer(x, Kind::Work);
@@ -187,6 +194,7 @@ impl Emitter<'_> {
             gx
         });
         let grads = lora.filter(|_| self.trains()).map(|lora| [lora.a, lora.b].map(|id| self.grad(id)));
-        Instr::CrossEntropy { weight, bias, lora, rows, x: self.at(x), gx, grads, work }
+        let skip = skip && gx.is_some();
+        Instr::CrossEntropy { weight, bias, lora, skip, rows, x: self.at(x), gx, grads, work }
     }
 }
