@@ -130,6 +130,7 @@ fn start(options: &Options, folder: &Path) -> Result<Job> {
         adapter_path: folder.into(),
         method: Method::Backprop,
         drop_backward: 0.0,
+        derivatives: Default::default(),
         zo_eps: None,
         lora: LoraChoice::New(lora),
         lora_plus: 1.0,

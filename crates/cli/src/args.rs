@@ -223,6 +223,15 @@ pub struct TrainArgs {
     /// The share of blocks that the gradient passes by, drawn anew for every update: faster, and not exact [default: 0].
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     pub drop_backward: Option<f64>,
+    /// Keep two bits for the slope of a smooth activation (ReGELU2, ReSiLU2): less memory where no gate multiplies it, and not exact.
+    #[arg(long)]
+    pub approx_act: bool,
+    /// Differentiate norms from what they normalised, which their linears' adapters need anyway, and not from their input: exact, to rounding.
+    #[arg(long)]
+    pub ms_norm: bool,
+    /// Leave strips of the vocabulary out of a token's gradient where all of its softmax is below 2^-12: faster, and not exact.
+    #[arg(long)]
+    pub ce_skip: bool,
     /// How far methods without gradients move the adapter to look at a loss [default: the method's, 0.01 for mezo].
     #[arg(long, value_name = "DISTANCE", allow_hyphen_values = true)]
     pub zo_eps: Option<f32>,

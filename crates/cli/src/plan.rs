@@ -74,7 +74,7 @@ fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
             (adapter::spec(folder, &saved).map_err(Failure::new)?, true)
         }
     };
-    let lora = options.method.adapt(lora, given).map_err(Failure::new)?;
+    let lora = options.adapt(lora, given).map_err(Failure::new)?;
     options.check().map_err(Failure::new)?;
     // What a run holds when it has prepared its data is held here too before the plan is made.
     let mut peak = Peak::default();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{ArgMatches, CommandFactory, ValueEnum};
+use pocketune::graph::Derivatives;
 use pocketune::model::Model;
 use pocketune::plan::{Machine, Plan, PolicyName};
 use pocketune::store::hidden_folder;
@@ -111,6 +112,7 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         adapter_path: args.adapter_path.clone(),
         method: args.method,
         drop_backward: args.drop_backward.unwrap_or(0.0),
+        derivatives: Derivatives { approx_act: args.approx_act, ms_norm: args.ms_norm, ce_skip: args.ce_skip },
         zo_eps: args.zo_eps,
         lora: args.lora.choice(args.method)?,
         lora_plus: args.lora.lora_plus,

@@ -1,13 +1,15 @@
-//! A model's forward pass as a static graph of twelve coarse operations. Every value is a matrix of `[tokens, cols]` floats, so
+//! A model's forward pass as a static graph of twelve coarse operations, one of which may come in two parts. Every value is a matrix of `[tokens, cols]` floats, so
 //! the graph holds for any number of tokens. It runs nothing and knows no file.
 
 pub mod adapter;
 pub mod builder;
+mod derivatives;
 mod op;
 mod target;
 
 pub use adapter::{Layers, LoraSpec, Module, hugging_face_row, llama_row};
 pub use builder::{Builder, Projection};
+pub use derivatives::Derivatives;
 pub use op::Op;
 pub use pocketune_formats::peft::Patterns;
 pub use target::{Naming, Target};
@@ -82,7 +84,7 @@ pub enum Role {
     AttentionOut,
     /// The log-sum-exp of attention's rows.
     LogSumExp,
-    /// The gate or up projection, or what ReLU made of it in its place.
+    /// The gate or up projection, or what is kept in its place: what ReLU made of it, or the levels of its slope.
     Ffn,
     /// The activated projection or the gated product.
     Activated,

@@ -24,6 +24,7 @@ fn options(adapter_path: PathBuf) -> TrainOptions {
         adapter_path,
         method: Method::Backprop,
         drop_backward: 0.0,
+        derivatives: Default::default(),
         zo_eps: None,
         lora: LoraChoice::New(LoraSpec::default()),
         lora_plus: 1.0,

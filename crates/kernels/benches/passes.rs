@@ -112,7 +112,7 @@ impl On<'_, '_> {
                 gated::forward(isa, pool, act, black_box(&gate), &up, &mut out);
             });
             let (mut ggate, mut gup) = (gate.clone(), up.clone());
-            gated::backward(isa, pool, act, &mut ggate, &mut gup, &g);
+            gated::backward(isa, pool, act, None, &mut ggate, &mut gup, &g);
             let (wanted_gate, wanted_up) = reference::gated_backward(act, &gate, &up, &g);
             close(name, isa, &ggate, &wanted_gate, 1e-5);
             close(name, isa, &gup, &wanted_up, 1e-5);
@@ -120,8 +120,9 @@ impl On<'_, '_> {
             let fresh = || (gate.clone(), up.clone());
             self.group.throughput(Throughput::Bytes(20 * len as u64));
             self.group.bench_function(format!("gated {name} backward"), |b| {
-                let run =
-                    |(gate, up): &mut (Vec<f32>, Vec<f32>)| gated::backward(isa, pool, act, gate, up, black_box(&g));
+                let run = |(gate, up): &mut (Vec<f32>, Vec<f32>)| {
+                    gated::backward(isa, pool, act, None, gate, up, black_box(&g))
+                };
                 b.iter_batched_ref(fresh, run, BatchSize::PerIteration);
             });
         }

@@ -85,6 +85,29 @@ pub fn rescale(pool: &Pool, sums: &mut [f32], state: &State) {
     });
 }
 
+/// Softmax entries below this are faint.
+pub const FAINT: f32 = 1.0 / 4096.0;
+
+/// The rows of a strip, as [`take_in`] left it, that have an entry which is not known to be faint: below [`FAINT`] of the sum so far, and so of the
+/// whole. Their numbers go to the front of `rows`, in order; returns how many there are. A row with a NaN is one of them.
+pub fn bright(isa: Isa, pool: &Pool, strip: &[f32], state: &State, rows: &mut [u32]) -> usize {
+    let Some(len) = strip.len().checked_div(rows.len()) else { return 0 };
+    let count = rows.len();
+    let marks = Rows::new(&mut *rows, 1);
+    pool.run(count, &|row, _| {
+        let faint = highest_row(isa, &strip[row * len..][..len]) < FAINT * state.total[row];
+        marks.piece(row).0[0] = u32::from(!faint);
+    });
+    let mut bright = 0;
+    for row in 0..count {
+        if rows[row] == 1 {
+            rows[bright] = row as u32;
+            bright += 1;
+        }
+    }
+    bright
+}
+
 /// After all strips: `(softmax - onehot) scale` in place of the logits of entries `first..`, which were computed once more.
 #[allow(clippy::too_many_arguments)]
 pub fn gradient(isa: Isa, pool: &Pool, piece: &mut [f32], first: usize, labels: &[u32], state: &State, scale: f32) {
@@ -99,6 +122,7 @@ pub fn gradient(isa: Isa, pool: &Pool, piece: &mut [f32], first: usize, labels: 
     });
 }
 
+per_isa!(fn highest_row(strip: &[f32]) -> f32 = highest);
 per_isa!(fn take_in_row(logits: &mut [f32], top: f32, total: f32) -> Taken = take_in_body);
 per_isa!(fn gradient_row(logits: &mut [f32], lse: f32, scale: f32) = gradient_body);
 

@@ -1,6 +1,7 @@
 //! The gated activation of a feed-forward block, `act(gate) * up`, forward and backward in one pass over memory.
 
 use crate::activation::{Act, with_curve};
+use crate::levels::Steps;
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
 use crate::{Isa, Pool};
@@ -18,18 +19,18 @@ pub fn forward(isa: Isa, pool: &Pool, act: Act, gate: &[f32], up: &[f32], out: &
     });
 }
 
-/// `gate` becomes `g up act'(gate)` and `up` becomes `g act(gate)`: their gradients take their place.
-pub fn backward(isa: Isa, pool: &Pool, act: Act, gate: &mut [f32], up: &mut [f32], g: &[f32]) {
+/// `gate` becomes `g up act'(gate)` and `up` becomes `g act(gate)`: their gradients take their place. Where there are `steps`, they are the slope.
+pub fn backward(isa: Isa, pool: &Pool, act: Act, steps: Option<Steps>, gate: &mut [f32], up: &mut [f32], g: &[f32]) {
     assert!(gate.len() == g.len() && up.len() == g.len(), "{} {} {}", gate.len(), up.len(), g.len());
     let (gate, up) = (Rows::new(gate, PIECE), Rows::new(up, PIECE));
     pool.run(gate.pieces(), &|task, _| {
         let ((gate, range), (up, _)) = (gate.piece(task), up.piece(task));
-        backward_piece(isa, act, gate, up, &g[range]);
+        backward_piece(isa, act, steps, gate, up, &g[range]);
     });
 }
 
 per_isa!(fn forward_piece(act: Act, gate: &[f32], up: &[f32], out: &mut [f32]) = forward_body);
-per_isa!(fn backward_piece(act: Act, gate: &mut [f32], up: &mut [f32], g: &[f32]) = backward_body);
+per_isa!(fn backward_piece(act: Act, steps: Option<Steps>, gate: &mut [f32], up: &mut [f32], g: &[f32]) = backward_body);
 
 #[inline(always)]
 fn forward_body(act: Act, gate: &[f32], up: &[f32], out: &mut [f32]) {
@@ -42,8 +43,16 @@ fn values(curve: impl Fn(f32) -> (f32, f32), gate: &[f32], up: &[f32], out: &mut
 }
 
 #[inline(always)]
-fn backward_body(act: Act, gate: &mut [f32], up: &mut [f32], g: &[f32]) {
-    with_curve!(act, gradients(gate, up, g));
+fn backward_body(act: Act, steps: Option<Steps>, gate: &mut [f32], up: &mut [f32], g: &[f32]) {
+    match steps {
+        None => with_curve!(act, gradients(gate, up, g)),
+        Some(steps) => with_curve!(act, gradients_by_steps(steps, gate, up, g)),
+    }
+}
+
+#[inline(always)]
+fn gradients_by_steps(curve: impl Fn(f32) -> (f32, f32), steps: Steps, gate: &mut [f32], up: &mut [f32], g: &[f32]) {
+    gradients(|x| (curve(x).0, steps.slope(steps.level(x))), gate, up, g);
 }
 
 #[inline(always)]

@@ -35,7 +35,7 @@ per_isa!(fn backward_rows(x: &[f32], w: &[f32], eps: f32, gy: &[f32], gx: &mut [
 
 /// The mean and the reciprocal of the standard deviation. Two passes: `mean(x²) - mean²` would cancel.
 #[inline(always)]
-fn statistics(row: &[f32], eps: f32) -> (f32, f32) {
+pub(crate) fn statistics(row: &[f32], eps: f32) -> (f32, f32) {
     let c = row.len() as f32;
     let mean = lane_sum([row], |[x]| x) / c;
     let variance = lane_sum([row], |[x]| (x - mean) * (x - mean)) / c;

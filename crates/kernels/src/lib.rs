@@ -23,6 +23,7 @@ pub mod embed;
 pub mod gated;
 pub mod isa;
 pub mod layer_norm;
+pub mod levels;
 pub mod math;
 pub mod matmul;
 pub mod norm;
@@ -33,6 +34,7 @@ pub mod pool;
 pub mod reference;
 pub mod rope;
 mod rows;
+pub mod shared_norm;
 mod tile;
 pub mod update;
 

@@ -38,7 +38,7 @@ per_isa!(fn forward_rows(x: &[f32], w: &[f32], eps: f32, y: &mut [f32]) = forwar
 per_isa!(fn backward_rows(x: &[f32], w: &[f32], eps: f32, gy: &[f32], gx: &mut [f32], accumulate: bool) = backward_body);
 
 #[inline(always)]
-fn rstd(row: &[f32], eps: f32) -> f32 {
+pub(crate) fn rstd(row: &[f32], eps: f32) -> f32 {
     1.0 / (dot(row, row) / row.len() as f32 + eps).sqrt()
 }
 

@@ -4,10 +4,12 @@
 use pocketune_kernels::activation::{self, Act};
 use pocketune_kernels::attention::{self, Heads, Segment, Window};
 use pocketune_kernels::dropout::{self, Mask};
+use pocketune_kernels::levels::Steps;
 use pocketune_kernels::matmul::{Ctx, Precision, Weight};
 use pocketune_kernels::philox::Philox;
 use pocketune_kernels::{
-    BlockType, Isa, Pool, blocks, cross_entropy, dora, embed, gated, layer_norm, norm, reference, rope, update,
+    BlockType, Isa, Pool, blocks, cross_entropy, dora, embed, gated, layer_norm, levels, norm, reference, rope,
+    shared_norm, update,
 };
 
 fn random(stream: u64, len: usize) -> Vec<f32> {
@@ -247,6 +249,47 @@ fn one_query_of_attention_that_is_not_causal_sees_every_key() {
 }
 
 #[test]
+fn norms_in_two_parts_have_the_values_of_the_whole_and_its_derivative() {
+    for (rows, width) in [(0, 5), (1, 1), (3, 17), (70, 64), (33, 576)] {
+        let (x, mut w, b) = (random(1, rows * width), random(2, width), random(4, width));
+        // Where a weight is zero the output says nothing of what was normalised.
+        w[width / 2] = 0.0;
+        let gy = random(3, rows * width);
+        for bias in [None, Some(&b[..])] {
+            let centred = bias.is_some();
+            let y = same_bits("norm in two parts", |isa, pool| {
+                let (mut n, mut rstd) = (vec![f32::NAN; x.len()], vec![f32::NAN; rows]);
+                let mut y = n.clone();
+                shared_norm::normalise(isa, pool, centred, width, 1e-5, &x, &mut n, &mut rstd);
+                shared_norm::affine(isa, pool, &n, &w, bias, &mut y);
+                y
+            });
+            let (isa, pool) = (Isa::best(), Pool::new(2).unwrap());
+            let (mut n, mut rstd, mut whole) = (vec![0.0; x.len()], vec![0.0; rows], vec![0.0; x.len()]);
+            match bias {
+                None => norm::forward(isa, &pool, &x, &w, 1e-5, &mut whole),
+                Some(b) => layer_norm::forward(isa, &pool, &x, &w, b, 1e-5, &mut whole),
+            }
+            assert_eq!(y, whole);
+            shared_norm::normalise(isa, &pool, centred, width, 1e-5, &x, &mut n, &mut rstd);
+            let gx = same_bits("norm from its output", |isa, pool| {
+                let mut gx = vec![f32::NAN; x.len()];
+                shared_norm::backward(isa, pool, centred, &n, &rstd, &w, &gy, &mut gx, false);
+                gx
+            });
+            let want = match bias {
+                None => reference::norm_backward(&x, &w, 1e-5, &gy),
+                Some(_) => reference::layer_norm_backward(&x, &w, 1e-5, &gy),
+            };
+            close("norm from its output", &gx, &want, 1e-4);
+            let mut sum = vec![1.0; x.len()];
+            shared_norm::backward(isa, &pool, centred, &n, &rstd, &w, &gy, &mut sum, true);
+            assert!(sum.iter().zip(&gx).all(|(sum, gx)| *sum == 1.0 + gx));
+        }
+    }
+}
+
+#[test]
 fn activation_matches_the_reference() {
     // Where the tanh form's curve is flat its slope is a difference of ones, and not that exact.
     for (act, size) in [(Act::Silu, 4.0), (Act::GeluTanh, 1.0), (Act::Gelu, 4.0), (Act::Relu, 4.0)] {
@@ -285,6 +328,52 @@ fn the_gradient_of_relu_can_be_told_from_its_value() {
     assert_eq!((by_input, by_value), ([0.0, 0.0, 0.0, 3.0, 3.0], [0.0, 0.0, 0.0, 3.0, 3.0]));
 }
 
+/// The step function as its paper writes it: `a1` from the first step on, `a2` more from the second, and `a3` from the third.
+fn step_slope(act: Act, x: f32) -> f32 {
+    let (a, c) = match act {
+        Act::Silu => (
+            [-0.04060357190528599, 1.080925428529668, -0.040321856624382146],
+            [-6.3050461001646445, -0.0008684942046214787, 6.325815242089708],
+        ),
+        _ => (
+            [-0.04922261145617846, 1.0979632065417297, -0.048740595085551286],
+            [-3.1858810036855245, -0.001178821281161997, 3.190832613414926],
+        ),
+    };
+    (0..3).map(|i| if f64::from(x) > c[i] { a[i] } else { 0.0 }).sum::<f64>() as f32
+}
+
+#[test]
+fn two_bits_an_element_hold_the_slopes_of_the_paper() {
+    for act in [Act::Silu, Act::GeluTanh, Act::Gelu] {
+        let steps = Steps::of(act).unwrap();
+        for (rows, width) in [(0, 5), (1, 1), (3, 16), (2, 17), (70, 33), (5, 9000)] {
+            let x: Vec<f32> = random(1, rows * width).iter().map(|x| 5.0 * x).collect();
+            let g = random(2, rows * width);
+            let held = rows * levels::words(width);
+            assert_eq!(held, rows * width.div_ceil(16));
+            let gx = same_bits("levels", |isa, pool| {
+                let (mut levels, mut g) = (vec![f32::NAN; held], g.clone());
+                levels::pack(isa, pool, steps, width, &x, &mut levels);
+                levels::backward(isa, pool, steps, width, &levels, &mut g);
+                g
+            });
+            let want: Vec<f32> = x.iter().zip(&g).map(|(&x, g)| g * step_slope(act, x)).collect();
+            close("slopes", &gx, &want, 1e-6);
+            let up = random(3, rows * width);
+            let both = same_bits("gated by steps", |isa, pool| {
+                let (mut gate, mut up) = (x.clone(), up.clone());
+                gated::backward(isa, pool, act, Some(steps), &mut gate, &mut up, &g);
+                [gate, up].concat()
+            });
+            let want: Vec<f32> = want.iter().zip(&up).map(|(gx, up)| gx * up).collect();
+            close("gate", &both[..x.len()], &want, 1e-6);
+            close("up", &both[x.len()..], &reference::gated_backward(act, &x, &up, &g).1, 1e-6);
+        }
+    }
+    assert_eq!(Steps::of(Act::Relu), None);
+}
+
 #[test]
 fn rows_of_any_type_are_added_to_what_is_there() {
     for ty in [BlockType::F32, BlockType::F16, BlockType::Q4_0, BlockType::Q8_0, BlockType::Q4_K] {
@@ -318,7 +407,7 @@ fn gated_activation_matches_the_reference() {
             close("gated", &out, &reference::gated(act, &gate, &up), 1e-6);
             let both = same_bits("gated backward", |isa, pool| {
                 let (mut gate, mut up) = (gate.clone(), up.clone());
-                gated::backward(isa, pool, act, &mut gate, &mut up, &g);
+                gated::backward(isa, pool, act, None, &mut gate, &mut up, &g);
                 [gate, up].concat()
             });
             let (ggate, gup) = reference::gated_backward(act, &gate, &up, &g);
@@ -396,6 +485,29 @@ fn cross_entropy_matches_the_reference() {
             assert_eq!(got[rows + row] == 1.0, best == labels[row] as usize);
         }
     }
+}
+
+#[test]
+fn rows_with_entries_of_a_4096th_so_far_are_found_on_every_instruction_set() {
+    let vocab = cross_entropy::STRIP;
+    // Row 0 sums to about 1 and has 0.9 at most; row 1 is far below its sum; row 2 is at the edge; row 3 has a NaN.
+    let strip: Vec<f32> = [0.9, 1e-5, 1.0 / 4096.0, f32::NAN].iter().flat_map(|&x| vec![x; vocab]).collect();
+    let got = same_bits("bright rows", |isa, pool| {
+        let mut slices = [1.0; 16];
+        let mut parts = slices.chunks_exact_mut(4);
+        let mut part = || parts.next().unwrap();
+        let state = cross_entropy::State {
+            top: part(),
+            total: &mut [1.0, 1.0, 1.0, f32::NAN],
+            shift: part(),
+            label: part(),
+            best: part(),
+        };
+        let mut rows = [0; 4];
+        let bright = cross_entropy::bright(isa, pool, &strip, &state, &mut rows);
+        rows[..bright].iter().map(|&row| row as f32).collect()
+    });
+    assert_eq!(got, [0.0, 2.0, 3.0]);
 }
 
 #[test]

@@ -84,7 +84,7 @@ impl LoraArgs {
             stabilized: self.use_rslora,
             dora: self.fine_tune_type == Some(FineTuneArg::Dora) || method == Method::Dora,
             dropout: self.lora_dropout.unwrap_or(0.0),
-            frozen_a: false,
+            ..LoraSpec::default()
         }))
     }
 }

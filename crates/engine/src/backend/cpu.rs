@@ -3,6 +3,7 @@
 mod alone;
 mod batch;
 mod dropped;
+mod faint;
 mod head;
 mod perturbed;
 mod state;
@@ -17,7 +18,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::matmul::{Ctx, Low, LowRank, Precision, Start, Weight, matvec, nn, nt, tn};
 use pocketune_kernels::{
-    Pool, activation, attention, cross_entropy, dora, dropout, elementwise, embed, gated, layer_norm, norm, rope,
+    Pool, activation, attention, cross_entropy, dora, dropout, elementwise, embed, gated, layer_norm, levels, norm,
+    rope, shared_norm,
 };
 
 use super::disk::{Disk, Ticket};
@@ -355,6 +357,7 @@ impl Cpu {
         let ctx = |scratch: Buf| Ctx { pool, isa, precision: self.machine.precision, scratch: w(scratch) };
         // At the ends of a model, where pieces of rows are not multiples of a tile, adapters are multiplied in f32.
         let thin = |scratch| Ctx { pool, isa, precision: Precision::F32, scratch };
+        let width = |buf: Buf| program.buffers[buf.0].cols.unwrap_or(1);
         let perturbs = program.mode == Mode::Perturb;
         let one_row = n == 1 && matches!(program.mode, Mode::Generate { .. });
         match *instr {
@@ -415,6 +418,17 @@ impl Cpu {
                 let backward = if bias.is_some() { layer_norm::backward } else { norm::backward };
                 backward(isa, pool, r(x), vector(weight), eps, r(g), w(gx), add);
             }
+            Instr::Normalise { norm: Norm { weight, bias, eps }, x, out, rstd } => {
+                let (centred, width) = (bias.is_some(), vector(weight).len());
+                shared_norm::normalise(isa, pool, centred, width, eps, r(x), w(out), w(rstd));
+            }
+            Instr::Affine { norm: Norm { weight, bias, .. }, n, out } => {
+                shared_norm::affine(isa, pool, r(n), vector(weight), bias.map(vector), w(out));
+            }
+            Instr::SharedNormBackward { norm: Norm { weight, bias, .. }, n, rstd, g, gx: (gx, add) } => {
+                let weight = vector(weight);
+                shared_norm::backward(isa, pool, bias.is_some(), r(n), r(rstd), weight, r(g), w(gx), add);
+            }
             Instr::LoraDown { a, scale, x, h, scratch } => {
                 let h = w(h);
                 if perturbs {
@@ -427,11 +441,11 @@ impl Cpu {
                 elementwise::scale(pool, h, scale);
             }
             Instr::Dropout { share, stream, x, out } => {
-                let first = window.start * program.buffers[x.0].cols.unwrap_or(1);
+                let first = window.start * width(x);
                 dropout::forward(isa, pool, batch.noise.mask(stream, share), first, r(x), w(out));
             }
             Instr::DropoutBackward { share, stream, g, gx: (gx, add) } => {
-                let first = window.start * program.buffers[g.0].cols.unwrap_or(1);
+                let first = window.start * width(g);
                 dropout::backward(isa, pool, batch.noise.mask(stream, share), first, r(g), w(gx), add);
             }
             Instr::Lengths { module, .. } if self.known[module] => {}
@@ -536,13 +550,23 @@ impl Cpu {
                 attention::backward(&mut ctx(scratch), heads, batch.segments, (r(q), r(k), r(v)), given, to);
             }
             Instr::Gated { act, gate, up, out } => gated::forward(isa, pool, act, r(gate), r(up), w(out)),
-            Instr::GatedBackward { act, gate, up, g } => gated::backward(isa, pool, act, w(gate), w(up), r(g)),
-            Instr::Activation { act, x, out: Some(out) } => activation::forward(isa, pool, act, r(x), w(out)),
-            Instr::Activation { act, x, out: None } => activation::in_place(isa, pool, act, w(x)),
+            Instr::GatedBackward { act, steps, gate, up, g } => {
+                gated::backward(isa, pool, act, steps, w(gate), w(up), r(g));
+            }
+            Instr::Activation { act, x, out: Some(out), levels: kept } => {
+                activation::forward(isa, pool, act, r(x), w(out));
+                if let Some((steps, kept)) = kept {
+                    levels::pack(isa, pool, steps, width(x), r(x), w(kept));
+                }
+            }
+            Instr::Activation { act, x, out: None, .. } => activation::in_place(isa, pool, act, w(x)),
             Instr::ActivationBackward { act, x, g } => activation::backward(isa, pool, act, w(x), r(g)),
+            Instr::LevelsBackward { steps, levels: kept, g } => {
+                levels::backward(isa, pool, steps, width(g), r(kept), w(g));
+            }
             Instr::Add { from, to } => elementwise::add(pool, w(to), r(from)),
             Instr::Copy { from, to } => w(to).copy_from_slice(r(from)),
-            Instr::CrossEntropy { weight, bias, lora, rows, x, gx, grads, work } => {
+            Instr::CrossEntropy { weight, bias, lora, skip, rows, x, gx, grads, work } => {
                 let lora = lora.map(|lora| HeadAdapter { a: factor(lora.a), b: matrix(lora.b), scale: lora.scale });
                 let grads = grads.map(|grads| {
                     grads.map(|grad| {
@@ -553,7 +577,7 @@ impl Cpu {
                         grad
                     })
                 });
-                let head = Head { weight, bias: bias.map(vector), lora, rows, stream: program.stream };
+                let head = Head { weight, bias: bias.map(vector), lora, skip, rows, stream: program.stream };
                 *outcome = self.cross_entropy(head, r(x), gx.map(w), grads, w(work), batch)?;
             }
             Instr::Logits { weight, bias, lora, x, out, scratch } => {

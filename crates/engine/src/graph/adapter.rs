@@ -2,7 +2,7 @@
 
 use pocketune_formats::peft::{self, Patterns};
 
-use super::{Naming, ParamId, Target};
+use super::{Derivatives, Naming, ParamId, Target};
 use crate::error::{Error, Result};
 
 /// What adapters to put on a model.
@@ -28,6 +28,8 @@ pub struct LoraSpec {
     pub dropout: f32,
     /// Whether first factors stay as they began, so that their gradient, their state and their input are not needed (LoRA-FA).
     pub frozen_a: bool,
+    /// How gradients come to it.
+    pub derivatives: Derivatives,
 }
 
 impl Default for LoraSpec {
@@ -44,6 +46,7 @@ impl Default for LoraSpec {
             dora: false,
             dropout: 0.0,
             frozen_a: false,
+            derivatives: Derivatives::default(),
         }
     }
 }

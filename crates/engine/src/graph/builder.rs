@@ -2,6 +2,7 @@
 
 use pocketune_kernels::activation::Act;
 use pocketune_kernels::attention::Heads;
+use pocketune_kernels::levels::{self, Steps};
 use pocketune_kernels::rope::Pairs;
 
 use super::{
@@ -127,8 +128,24 @@ impl<'a> Builder<'a> {
         let weight = self.name(&format!("{name}.weight"));
         let weight = self.vector(weight, width, plus);
         let cols = self.cols(x);
+        self.normed(x, Norm { weight, bias: None, eps }, name, role, cols / width)
+    }
+
+    /// What a norm makes of `x`, of which each row has so many groups. Where it feeds linears of a block it may come in two parts; then what is
+    /// kept takes the place of its input, and with it, in the middle of a block, the role.
+    fn normed(&mut self, x: ValueId, norm: Norm, name: &'static str, role: Role, groups: usize) -> ValueId {
+        let (cols, before) = (self.cols(x), self.graph.values[x.0].role);
+        let shares = self.lora.is_some_and(|lora| lora.derivatives.ms_norm);
+        if !(shares && role == Role::Normed && self.block.is_some()) {
+            let out = self.value(name, role, cols);
+            self.node(Op::Norm(norm), &[x], &[out]);
+            return out;
+        }
+        let kept = if before == Role::Middle { Role::Middle } else { Role::Normed };
+        let (n, rstd) = (self.value("normalised", kept, cols), self.value("rstd", kept, groups));
+        self.node(Op::Normalise(norm), &[x], &[n, rstd]);
         let out = self.value(name, role, cols);
-        self.node(Op::Norm(Norm { weight, bias: None, eps }), &[x], &[out]);
+        self.node(Op::Affine(norm), &[n], &[out]);
         out
     }
 
@@ -137,9 +154,7 @@ impl<'a> Builder<'a> {
         let cols = self.cols(x);
         let weight = self.vector(format!("{module}.weight"), cols, 0.0);
         let bias = Some(self.vector(format!("{module}.bias"), cols, 0.0));
-        let out = self.value("norm", role, cols);
-        self.node(Op::Norm(Norm { weight, bias, eps }), &[x], &[out]);
-        out
+        self.normed(x, Norm { weight, bias, eps }, "norm", role, 1)
     }
 
     /// A square linear without an adapter, with a bias; its full name is `module`.
@@ -256,16 +271,25 @@ impl<'a> Builder<'a> {
     pub fn gated(&mut self, gate: ValueId, up: ValueId, act: Act) -> ValueId {
         let cols = self.cols(gate);
         let out = self.value("activated", Role::Activated, cols);
-        self.node(Op::Gated { act }, &[gate, up], &[out]);
+        self.node(Op::Gated { act, steps: self.steps(act) }, &[gate, up], &[out]);
         out
     }
 
-    /// The activation alone. ReLU takes the place of its input, and with it the role that policies keep.
+    /// The activation alone. ReLU takes the place of its input, and with it the role that policies keep; so do the levels of a slope, beside
+    /// which the input is not needed.
     pub fn activation(&mut self, x: ValueId, act: Act) -> ValueId {
-        let (cols, role) = (self.cols(x), if act == Act::Relu { Role::Ffn } else { Role::Activated });
+        let (cols, steps) = (self.cols(x), self.steps(act));
+        let role = if act == Act::Relu || steps.is_some() { Role::Ffn } else { Role::Activated };
         let out = self.value("activated", role, cols);
-        self.node(Op::Activation { act }, &[x], &[out]);
+        let levels = steps.map(|_| self.value("levels", Role::Ffn, levels::words(cols)));
+        let outputs: Vec<ValueId> = [out].into_iter().chain(levels).collect();
+        self.node(Op::Activation { act, steps }, &[x], &outputs);
         out
+    }
+
+    /// The step function that is the slope of `act`, where one was asked for.
+    fn steps(&self, act: Act) -> Option<Steps> {
+        self.lora.filter(|lora| lora.derivatives.approx_act).and_then(|_| Steps::of(act))
     }
 
     /// The residual sum of `x` and a sub-layer's output.
@@ -282,7 +306,8 @@ impl<'a> Builder<'a> {
         let weight = self.table(name, rows, cols);
         let bias = bias.map(|bias| self.vector(bias.into(), rows, 0.0));
         let lora = self.end("lm_head", Target::Head, cols, rows);
-        self.node(Op::CrossEntropy { weight, bias, lora }, &[x], &[]);
+        let skip = self.lora.is_some_and(|lora| lora.derivatives.ce_skip);
+        self.node(Op::CrossEntropy { weight, bias, lora, skip }, &[x], &[]);
         self.graph
     }
 }

@@ -2,6 +2,7 @@
 
 use pocketune_kernels::activation::Act;
 use pocketune_kernels::attention::{Heads, Window};
+use pocketune_kernels::levels::Steps;
 use pocketune_kernels::rope::Pairs;
 
 use super::{Added, Factors, Graph, Node, Norm, ParamId, RopeId, ValueId, VectorId, WeightId};
@@ -22,6 +23,11 @@ pub enum Op {
     },
     /// A norm over groups of columns, as many as its weight has elements: `x -> y`.
     Norm(Norm),
+    /// The first part of a norm whose derivative does not read its input: `x -> n, rstd`.
+    Normalise(Norm),
+    /// The second: `n -> y = n w + b`. Cheap, so that `y` is made again of `n` where it is read, and never kept. What reaches `n` is the
+    /// gradient of `y`: the first part's derivative has the weight in it.
+    Affine(Norm),
     /// An adapter's input with a share of it dropped, and the rest scaled so that its mean stays: `x -> d`. Only while training.
     Dropout {
         /// The share.
@@ -77,11 +83,15 @@ pub enum Op {
     Gated {
         /// The activation.
         act: Act,
+        /// What its slope is taken for.
+        steps: Option<Steps>,
     },
-    /// `x -> act(x)`; ReLU in place.
+    /// `x -> act(x)`; ReLU in place. With steps, `x -> act(x), levels`.
     Activation {
         /// The activation.
         act: Act,
+        /// What its slope is taken for.
+        steps: Option<Steps>,
     },
     /// The residual sum, in place of the branch: `x, branch -> y`.
     Add,
@@ -93,6 +103,8 @@ pub enum Op {
         bias: Option<VectorId>,
         /// Its adapter.
         lora: Option<Factors>,
+        /// Whether strips that hardly matter to a token are left out of its gradient.
+        skip: bool,
     },
 }
 
@@ -111,7 +123,7 @@ impl Op {
     /// The input that its output takes the place of.
     pub const fn in_place(&self) -> Option<usize> {
         match self {
-            Op::Rope { .. } | Op::Activation { act: Act::Relu } => Some(0),
+            Op::Rope { .. } | Op::Activation { act: Act::Relu, .. } => Some(0),
             Op::Add => Some(1),
             _ => None,
         }
@@ -130,10 +142,13 @@ impl Node {
             // gm = sum of g z / n.
             Op::Magnitude { .. } => vec![self.inputs[0]],
             Op::Norm(_) if any => vec![self.inputs[0]],
+            Op::Normalise(_) if any => self.outputs.clone(),
             Op::Attention { .. } if any => self.inputs.iter().chain(&self.outputs).copied().collect(),
+            // The gradient of `up` reads `act(gate)`: so the gate stays, and has the slope with it, exact or not.
             Op::Gated { .. } if any => self.inputs.clone(),
+            Op::Activation { steps: Some(_), .. } if any => vec![self.outputs[1]],
             // The sign of ReLU's value is that of its slope.
-            Op::Activation { act: Act::Relu } if any => self.outputs.clone(),
+            Op::Activation { act: Act::Relu, .. } if any => self.outputs.clone(),
             Op::Activation { .. } if any => self.inputs.clone(),
             _ => Vec::new(),
         }
@@ -161,7 +176,8 @@ impl Node {
             }
             // The lengths of rows, once a step and not a token.
             Op::Magnitude { .. } => 0.0,
-            Op::Dropout { .. } | Op::Embed { .. } | Op::Norm(_) | Op::Rope { .. } => 0.0,
+            Op::Dropout { .. } | Op::Embed { .. } | Op::Rope { .. } => 0.0,
+            Op::Norm(_) | Op::Normalise(_) | Op::Affine(_) => 0.0,
             Op::Gated { .. } | Op::Activation { .. } | Op::Add => 0.0,
         }
     }

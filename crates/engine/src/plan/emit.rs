@@ -24,6 +24,10 @@ pub(super) fn emit(request: Request) -> Program {
             saved[value.0] = true;
         }
     }
+    // What is made again of another value waits as that one.
+    for node in graph.nodes.iter().filter(|node| matches!(node.op, Op::Affine(_))) {
+        saved[node.inputs[0].0] |= std::mem::take(&mut saved[node.outputs[0].0]);
+    }
     let mut emitter = Emitter {
         request,
         producers: graph.producers(),
@@ -59,11 +63,11 @@ pub(super) fn emit(request: Request) -> Program {
 /// Floats of the loss's work under `request`'s policy.
 pub(super) fn loss_work(request: Request) -> usize {
     let head = request.graph.nodes.iter().find_map(|node| match node.op {
-        Op::CrossEntropy { weight, lora, .. } => Some((weight, lora)),
+        Op::CrossEntropy { weight, lora, skip, .. } => Some((weight, lora, skip)),
         _ => None,
     });
-    let Some((weight, lora)) = head else { return 0 };
-    scratch::loss_work(request, weight, lora)
+    let Some((weight, lora, skip)) = head else { return 0 };
+    scratch::loss_work(request, weight, lora, skip)
 }
 
 /// What is known while instructions are written.

@@ -2,6 +2,7 @@
 
 use pocketune_kernels::activation::Act;
 use pocketune_kernels::attention::Heads;
+use pocketune_kernels::levels::Steps;
 use pocketune_kernels::rope::Pairs;
 
 use super::Buf;
@@ -53,6 +54,27 @@ pub enum Instr {
     NormBackward {
         norm: Norm,
         x: Buf,
+        g: Buf,
+        gx: (Buf, bool),
+    },
+    /// The first part of a norm.
+    Normalise {
+        norm: Norm,
+        x: Buf,
+        out: Buf,
+        rstd: Buf,
+    },
+    /// The second.
+    Affine {
+        norm: Norm,
+        n: Buf,
+        out: Buf,
+    },
+    /// The derivative of both.
+    SharedNormBackward {
+        norm: Norm,
+        n: Buf,
+        rstd: Buf,
         g: Buf,
         gx: (Buf, bool),
     },
@@ -164,20 +186,28 @@ pub enum Instr {
     /// The gradients take the place of gate and up.
     GatedBackward {
         act: Act,
+        steps: Option<Steps>,
         gate: Buf,
         up: Buf,
         g: Buf,
     },
-    /// In place where there is no `out`.
+    /// In place where there is no `out`; with the levels of its slope where something waits for them.
     Activation {
         act: Act,
         x: Buf,
         out: Option<Buf>,
+        levels: Option<(Steps, Buf)>,
     },
     /// The gradient takes the place of `x`.
     ActivationBackward {
         act: Act,
         x: Buf,
+        g: Buf,
+    },
+    /// The same from levels; the gradient takes the place of `g`.
+    LevelsBackward {
+        steps: Steps,
+        levels: Buf,
         g: Buf,
     },
     /// `to += from`.
@@ -193,6 +223,8 @@ pub enum Instr {
         weight: WeightId,
         bias: Option<VectorId>,
         lora: Option<Factors>,
+        /// Whether strips that hardly matter to a row are left out of its gradient.
+        skip: bool,
         rows: usize,
         x: Buf,
         gx: Option<Buf>,
@@ -299,6 +331,19 @@ impl Instr {
                 see(g, Read);
                 target(see, gx);
             }
+            Instr::Normalise { x, out, rstd, .. } => {
+                see(x, Read);
+                see(out, Write);
+                see(rstd, Write);
+            }
+            Instr::Affine { n, out, .. } => {
+                see(n, Read);
+                see(out, Write);
+            }
+            Instr::SharedNormBackward { n, rstd, g, gx, .. } => {
+                [n, rstd, g].into_iter().for_each(|buf| see(buf, Read));
+                target(see, gx);
+            }
             Instr::LoraDown { x, h, scratch, .. } => {
                 see(x, Read);
                 see(h, Write);
@@ -374,11 +419,13 @@ impl Instr {
                 see(up, Update);
                 see(g, Read);
             }
-            Instr::Activation { x, out, .. } => {
+            Instr::Activation { x, out, levels, .. } => {
                 see(x, if out.is_some() { Read } else { Update });
-                if let Some(out) = out {
-                    see(out, Write);
-                }
+                out.into_iter().chain(levels.map(|(_, levels)| levels)).for_each(|buf| see(buf, Write));
+            }
+            Instr::LevelsBackward { levels, g, .. } => {
+                see(levels, Read);
+                see(g, Update);
             }
             Instr::ActivationBackward { x, g, .. } => {
                 see(x, Update);

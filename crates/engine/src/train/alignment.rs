@@ -4,7 +4,7 @@
 use super::{Batches, LoraChoice, Passes, Rows, TrainOptions, Zeroth, adapter, prepare};
 use crate::backend::{Cpu, MOST_DIRECTIONS, Noise, Weights};
 use crate::error::Result;
-use crate::graph::{Graph, ParamId};
+use crate::graph::{Derivatives, Graph, LoraSpec, ParamId};
 use crate::model::Model;
 use crate::plan::{Layout, Mode, Policy, PolicyName, Program, Request, States, compile};
 use crate::store::TokenFile;
@@ -16,7 +16,7 @@ use crate::store::TokenFile;
 pub fn alignment(options: &TrainOptions, batches: usize) -> Result<f64> {
     options.check()?;
     let zeroth = options.method.zeroth();
-    if zeroth.is_none() && options.drop_backward == 0.0 {
+    if zeroth.is_none() && options.drop_backward == 0.0 && options.derivatives.exact() {
         return Ok(1.0);
     }
     let model = Model::open(&options.model)?;
@@ -29,15 +29,18 @@ pub fn alignment(options: &TrainOptions, batches: usize) -> Result<f64> {
             (adapter::spec(folder, &saved)?, Some((folder, saved)))
         }
     };
-    let graph = model.config.graph(Some(&options.method.adapt(spec, saved.is_some())?))?;
+    let lora = options.adapt(spec, saved.is_some())?;
+    // Both have the same matrices; they differ in what a derivative reads.
+    let graph = model.config.graph(Some(&LoraSpec { derivatives: Derivatives::default(), ..lora.clone() }))?;
+    let other = model.config.graph(Some(&lora))?;
     let weights = Weights::bind(model.files, &model.config, &graph)?;
     let (stored, machine, length) = (weights.stored(), options.run.machine()?, data.longest());
     let (tokens, policy) = (options.batch_size * length, Policy::named(PolicyName::Block));
-    let request =
-        |mode| Request { graph: &graph, stored: &stored, tokens, machine, policy, mode, states: States::None };
-    let [exact, moved] = [Mode::Accumulate, Mode::Perturb].map(|mode| compile(request(mode)));
+    let request = |graph, mode| Request { graph, stored: &stored, tokens, machine, policy, mode, states: States::None };
+    let exact = compile(request(&graph, Mode::Accumulate));
+    let taken = compile(request(&other, if zeroth.is_some() { Mode::Perturb } else { Mode::Accumulate }));
     let layout = Layout::new(&graph, States::None, false, length, Mode::Accumulate, 0);
-    let mut cpu = Cpu::new(machine, weights, &graph, layout, &[&exact, &moved], options.spill_folder())?;
+    let mut cpu = Cpu::new(machine, weights, &graph, layout, &[&exact, &taken], options.spill_folder())?;
     match saved {
         Some((folder, saved)) => adapter::load(&mut cpu, &graph, &model.config, folder, &saved)?,
         None => adapter::initialise(&mut cpu, &graph, options.seed),
@@ -53,10 +56,10 @@ pub fn alignment(options: &TrainOptions, batches: usize) -> Result<f64> {
         cpu.drop_blocks(0.0, 0, 0);
         let gradient = gradient(&mut cpu, &graph, &exact, &rows)?;
         let estimate = match zeroth {
-            Some(zeroth) => estimate(&mut cpu, &graph, &moved, zeroth, (options, at + 1), (file, records), &mut rows)?,
+            Some(zeroth) => estimate(&mut cpu, &graph, &taken, zeroth, (options, at + 1), (file, records), &mut rows)?,
             None => {
                 cpu.drop_blocks(options.drop_backward, options.seed, at as u64 + 1);
-                self::gradient(&mut cpu, &graph, &exact, &rows)?
+                self::gradient(&mut cpu, &graph, &taken, &rows)?
             }
         };
         sum += cosine(&gradient, &estimate);

@@ -8,7 +8,7 @@ use pocketune_kernels::matmul::Precision;
 use super::planning::closest_folder;
 use super::{Budget, DataOptions, Keeping, Method, Schedule};
 use crate::error::{Error, Result};
-use crate::graph::LoraSpec;
+use crate::graph::{Derivatives, LoraSpec};
 use crate::model::Source;
 use crate::plan::{Machine, Mode, PolicyName, Rates, States};
 
@@ -130,6 +130,8 @@ pub struct TrainOptions {
     pub method: Method,
     /// The share of blocks that the gradient passes by, drawn anew for every update; not exact.
     pub drop_backward: f64,
+    /// Derivatives that are computed in another way.
+    pub derivatives: Derivatives,
     /// How far methods without gradients move matrices to look at a loss; the method's own where `None`.
     pub zo_eps: Option<f32>,
     /// The adapter to train.
@@ -196,6 +198,14 @@ impl TrainOptions {
     pub fn decay(&self) -> f32 {
         let usual = if self.method.zeroth().is_some() { 0.0 } else { self.optimizer.default_decay() };
         self.weight_decay.unwrap_or(usual)
+    }
+
+    /// The adapters of `spec` as this run trains them; `given` where they come from a file.
+    ///
+    /// # Errors
+    /// When its method can't train such adapters.
+    pub fn adapt(&self, spec: LoraSpec, given: bool) -> Result<LoraSpec> {
+        Ok(LoraSpec { derivatives: self.derivatives, ..self.method.adapt(spec, given)? })
     }
 
     /// How far methods without gradients move matrices.
@@ -281,7 +291,7 @@ impl TrainOptions {
             return Err(Error::Option { option: "spill-dir", value: folder.display().to_string(), fault });
         }
         if let LoraChoice::New(spec) = &self.lora {
-            self.method.adapt(spec.clone(), false)?.check()?;
+            self.adapt(spec.clone(), false)?.check()?;
         }
         self.schedule.check()
     }
@@ -303,6 +313,9 @@ impl TrainOptions {
         if self.drop_backward > 0.0 {
             let fault = format!("{name} has no backward pass; --method backprop has");
             return refuse("drop-backward", self.drop_backward.to_string(), fault);
+        }
+        if let Some(option) = self.derivatives.option() {
+            return refuse(option, "on".into(), format!("{name} has no backward pass; --method backprop has"));
         }
         let eps = self.zo_eps();
         if !(eps.is_finite() && eps > 0.0) {

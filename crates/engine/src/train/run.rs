@@ -48,7 +48,7 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
     model.check_next_token()?;
     if let LoraChoice::New(spec) = &options.lora {
         // What can't be adapted so is said before gigabytes are read.
-        model.config.graph(Some(&options.method.adapt(spec.clone(), false)?))?;
+        model.config.graph(Some(&options.adapt(spec.clone(), false)?))?;
     }
     let data = prepare(&model, &options.data, options.max_seq_length, options.spill_folder())?;
     host.event(Event::Prepared(&data));
@@ -143,7 +143,7 @@ impl Run {
                 (adapter::spec(folder, &saved)?, Some((folder, saved)))
             }
         };
-        let lora = options.method.adapt(lora, saved.is_some())?;
+        let lora = options.adapt(lora, saved.is_some())?;
         let graph = model.config.graph(Some(&lora))?;
         let weights = Weights::bind(model.files, &model.config, &graph)?;
         if data.valid.is_none() && options.keeps_best() {

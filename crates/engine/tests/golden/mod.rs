@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use pocketune::backend::{Batch, Cpu, Group, NO_LABEL, Noise, Rule, Weights};
 use pocketune::families::Config;
-use pocketune::graph::{Graph, LoraSpec, ParamId, Target};
+use pocketune::graph::{Derivatives, Graph, LoraSpec, ParamId, Target};
 use pocketune::model::{Model, Source};
 use pocketune::plan::{self, Layout, Machine, Mode, Policy, PolicyName, Program, Request, States};
 use pocketune::train::adapter;
@@ -25,6 +25,8 @@ pub struct Golden {
     pub dropout: f32,
     /// Whether first factors stay as they are.
     pub frozen_a: bool,
+    /// How derivatives are computed.
+    pub derivatives: Derivatives,
     /// How often its cases go through their records, each time as a group of its own; once without groups where 0.
     pub groups: usize,
     model: PathBuf,
@@ -62,6 +64,7 @@ impl Golden {
             states: States::F32,
             dropout: 0.0,
             frozen_a: false,
+            derivatives: Derivatives::default(),
             groups: 0,
             model: root().join(name),
             expected: expected.collect(),
@@ -125,7 +128,8 @@ impl Golden {
         let folder = self.folder.join("adapter");
         let saved = adapter::open(&folder).unwrap();
         let spec = adapter::spec(&folder, &saved).unwrap();
-        let lora = LoraSpec { dropout: self.dropout, frozen_a: self.frozen_a, ..spec };
+        let (dropout, frozen_a, derivatives) = (self.dropout, self.frozen_a, self.derivatives);
+        let lora = LoraSpec { dropout, frozen_a, derivatives, ..spec };
         let graph = model.config.graph(with_adapter.then_some(&lora)).unwrap();
         let weights = Weights::bind(model.files, &model.config, &graph).unwrap();
         let machine = Machine { threads, isa, precision };

@@ -8,6 +8,7 @@ use pocketune_kernels::cross_entropy::{self, STRIP, State};
 use pocketune_kernels::matmul::{Ctx, Precision, Start, Weight, nn, nt, tn};
 use pocketune_kernels::{elementwise, embed};
 
+use super::faint::Faint;
 use super::{Batch, Cpu, NO_LABEL, Outcome};
 use crate::error::Result;
 use crate::graph::WeightId;
@@ -19,6 +20,8 @@ pub(super) struct Head<'a> {
     pub weight: WeightId,
     pub bias: Option<&'a [f32]>,
     pub lora: Option<HeadAdapter<'a>>,
+    /// Whether strips that hardly matter to a row are left out of its gradient.
+    pub skip: bool,
     /// Labelled rows at a time.
     pub rows: usize,
     pub stream: bool,
@@ -104,6 +107,7 @@ impl Cpu {
         let (sums, work) = work.split_at_mut(rows * c);
         let (logits, work) = work.split_at_mut(rows * longest);
         let (numbers, work) = work.split_at_mut(6 * rows);
+        let (mut faint, work) = Faint::cut(work, head.skip, rows, c);
         let rank = head.lora.map_or(0, |lora| lora.a.rows);
         let (mut low, scratch) = Work::cut(work, rank, rows, longest);
         let Machine { isa, precision, .. } = self.machine;
@@ -158,7 +162,11 @@ impl Cpu {
                         cross_entropy::rescale(pool, sums, &state);
                     }
                     let mut ctx = Ctx { pool, isa, precision, scratch: &mut *scratch };
-                    nn(&mut ctx, matrix.part(strip.clone()), logits, count, sums, start, None);
+                    let part = matrix.part(strip.clone());
+                    match faint.as_mut().filter(|_| strip.start > 0) {
+                        Some(faint) => faint.add(&mut ctx, part, logits, sums, &state),
+                        None => nn(&mut ctx, part, logits, count, sums, start, None),
+                    }
                     // The label's own row of the weight is at hand now.
                     for (row, &label) in labelled.clone().zip(piece.labels) {
                         if strip.contains(&(label as usize)) {

@@ -27,6 +27,13 @@ impl Emitter<'_> {
                     self.instrs.push(Instr::NormBackward { norm: *norm, x, g, gx });
                 }
             }
+            Op::Normalise(norm) => {
+                let [n, rstd] = [0, 1].map(|i| self.at(node.outputs[i]));
+                if let Some(gx) = self.target(input(0)) {
+                    self.instrs.push(Instr::SharedNormBackward { norm: *norm, n, rstd, g, gx });
+                }
+            }
+            Op::Affine(_) => self.pass(input(0), g),
             Op::LoraDown { a, .. } => self.lora_down(*a, input(0), g),
             Op::Dropout { share, stream } => {
                 if let Some(gx) = self.target(input(0)) {
@@ -52,13 +59,18 @@ impl Emitter<'_> {
                 self.instrs.push(Instr::AttentionBackward { heads: *heads, read, write, scratch });
                 (0..3).for_each(|i| self.pass(input(i), write[i]));
             }
-            Op::Gated { act } => {
+            Op::Gated { act, steps } => {
                 let [gate, up] = [0, 1].map(|i| self.live[input(i).0].take().expect("materialised"));
-                self.instrs.push(Instr::GatedBackward { act: *act, gate, up, g });
+                self.instrs.push(Instr::GatedBackward { act: *act, steps: *steps, gate, up, g });
                 self.pass(input(0), gate);
                 self.pass(input(1), up);
             }
-            Op::Activation { act } => {
+            Op::Activation { steps: Some(steps), .. } => {
+                let levels = self.at(node.outputs[1]);
+                self.instrs.push(Instr::LevelsBackward { steps: *steps, levels, g });
+                self.pass(input(0), g);
+            }
+            Op::Activation { act, .. } => {
                 let read = node.derivative_reads(self.request.graph, &self.needs);
                 let x = read.first().and_then(|x| self.live[x.0].take()).expect("materialised");
                 self.instrs.push(Instr::ActivationBackward { act: *act, x, g });

@@ -37,6 +37,20 @@ impl Emitter<'_> {
                 Instr::Embed { weight: *weight, scale: *scale, added, lora, out, scratch }
             }
             Op::Norm(norm) => Instr::Norm { norm: *norm, x: self.at(input(0)), out: self.define(node.outputs[0]) },
+            // Where nothing waits for what was normalised, both parts are one.
+            Op::Normalise(_) if !self.backwards && !self.kept(node.outputs[0]) => return,
+            Op::Normalise(norm) => {
+                let x = self.at(input(0));
+                let [out, rstd] = [0, 1].map(|i| self.define(node.outputs[i]));
+                Instr::Normalise { norm: *norm, x, out, rstd }
+            }
+            Op::Affine(norm) => match self.live[input(0).0] {
+                Some(n) => Instr::Affine { norm: *norm, n, out: self.define(node.outputs[0]) },
+                None => {
+                    let x = self.at(self.node(self.producers[input(0).0]).inputs[0]);
+                    Instr::Norm { norm: *norm, x, out: self.define(node.outputs[0]) }
+                }
+            },
             Op::Dropout { .. } if !self.trains() => {
                 // Nothing is dropped: the input itself.
                 self.live[node.outputs[0].0] = Some(self.at(input(0)));
@@ -94,18 +108,22 @@ impl Emitter<'_> {
                     _ => Instr::Attention { heads: *heads, q, k, v, out, lse, scratch },
                 }
             }
-            Op::Gated { act } => {
+            Op::Gated { act, .. } => {
                 let (gate, up) = (self.at(input(0)), self.at(input(1)));
                 Instr::Gated { act: *act, gate, up, out: self.define(node.outputs[0]) }
             }
-            Op::Activation { act } if node.op.in_place().is_some() => {
-                Instr::Activation { act: *act, x: self.take_over(input(0), node.outputs[0]), out: None }
+            Op::Activation { act, .. } if node.op.in_place().is_some() => {
+                Instr::Activation { act: *act, x: self.take_over(input(0), node.outputs[0]), out: None, levels: None }
             }
-            Op::Activation { act } => {
-                Instr::Activation { act: *act, x: self.at(input(0)), out: Some(self.define(node.outputs[0])) }
+            Op::Activation { act, steps } => {
+                let waits = |this: &Self, levels| this.backwards || this.kept(levels) || node.block.is_none();
+                let made = node.outputs.get(1).filter(|&&levels| self.trains() && waits(self, levels));
+                let levels = steps.zip(made.map(|&levels| self.define(levels)));
+                let out = Some(self.define(node.outputs[0]));
+                Instr::Activation { act: *act, x: self.at(input(0)), out, levels }
             }
             Op::Add => Instr::Add { from: self.at(input(0)), to: self.take_over(input(1), node.outputs[0]) },
-            Op::CrossEntropy { weight, bias, lora } => self.head(*weight, *bias, *lora, input(0)),
+            Op::CrossEntropy { weight, bias, lora, skip } => self.head(*weight, *bias, *lora, *skip, input(0)),
         };
         let updates = match instr {
             Instr::CrossEntropy { lora: Some(lora), grads: Some(grads), .. } => [lora.a, lora.b].into_iter().zip(grads),
@@ -152,7 +170,14 @@ impl Emitter<'_> {
     }
 
     /// The loss, with the gradient of its input when training; or the last token's logits.
-    fn head(&mut self, weight: WeightId, bias: Option<VectorId>, lora: Option<Factors>, x: ValueId) -> Instr {
+    fn head(
+        &mut self,
+        weight: WeightId,
+        bias: Option<VectorId>,
+        lora: Option<Factors>,
+        skip: bool,
+        x: ValueId,
+    ) -> Instr {
         let decl = &self.request.graph.weights[weight.0];
         if let Mode::Generate { .. } = self.request.mode {
             let out = self.buffer("logits", None, Kind::Loss, decl.rows, None);
@@ -161,7 +186,7 @@ impl Emitter<'_> {
             return Instr::Logits { weight, bias, lora, x: self.at(x), out, scratch: self.scratch(scratch) };
         }
         let rows = scratch::loss_rows(self.request);
-        let work = scratch::loss_work(self.request, weight, lora);
+        let work = scratch::loss_work(self.request, weight, lora, skip);
         let work = self.buffer("logits", None, Kind::Loss, work, None);
         let gx = self.needs[x.0].then(|| {
             let gx = self.value_buffer(x, Kind::Work);
@@ -169,6 +194,7 @@ impl Emitter<'_> {
             gx
         });
         let grads = lora.filter(|_| self.trains()).map(|lora| [lora.a, lora.b].map(|id| self.grad(id)));
-        Instr::CrossEntropy { weight, bias, lora, rows, x: self.at(x), gx, grads, work }
+        let skip = skip && gx.is_some();
+        Instr::CrossEntropy { weight, bias, lora, skip, rows, x: self.at(x), gx, grads, work }
     }
 }

@@ -83,8 +83,9 @@ pub(super) fn loss_rows(request: Request) -> usize {
 }
 
 /// The loss: rows gathered and their gradients, logits of one strip, six numbers a row, and the products' own. An adapter has
-/// a low-rank value and its gradient beside each row, and a strip of its second factor and of that one's gradient.
-pub(super) fn loss_work(request: Request, weight: WeightId, lora: Option<Factors>) -> usize {
+/// a low-rank value and its gradient beside each row, and a strip of its second factor and of that one's gradient. Where strips are left out
+/// for some rows, the others are numbered and their sums brought together.
+pub(super) fn loss_work(request: Request, weight: WeightId, lora: Option<Factors>, skip: bool) -> usize {
     let (decl, rows) = (&request.graph.weights[weight.0], loss_rows(request));
     let strip = STRIP.min(decl.rows);
     let product = nt_part(request, weight, strip, rows, 0).max(nn_part(request, weight, strip, rows, 0));
@@ -96,7 +97,9 @@ pub(super) fn loss_work(request: Request, weight: WeightId, lora: Option<Factors
             (2 * rank * (rows + strip), wide)
         }
     };
-    rows * (2 * decl.cols + strip + 6) + adapter + product.max(thin)
+    let skip = skip && matches!(request.mode, Mode::TrainAndUpdate | Mode::Accumulate);
+    let together = if skip { rows * (decl.cols + 1) } else { 0 };
+    rows * (2 * decl.cols + strip + 6) + together + adapter + product.max(thin)
 }
 
 /// All products of `n` rows with a factor of `[rank, cols]`, which at the ends of a model are in f32.
