@@ -52,6 +52,13 @@ impl Philox {
         (self.at(index / 4)[(index % 4) as usize] >> 8) as f32 / (1 << 24) as f32
     }
 
+    /// Which place `index` has in a random order of `count`: how many of the numbers from `first` on are lower than its own.
+    pub fn place(&self, first: u64, index: usize, count: usize) -> usize {
+        let number = |index: usize| (self.at(first + index as u64)[0], index);
+        let own = number(index);
+        (0..count).filter(|&other| number(other) < own).count()
+    }
+
     /// An integer below `bound` (at least 1), the `index`-th of the stream, from 64 bits.
     pub fn below(&self, index: u64, bound: u64) -> u64 {
         let four = self.at(index / 2);

@@ -13,11 +13,9 @@ impl Cpu {
     /// From now on the gradient passes by this share of the blocks, rounded down, drawn for update `update` of a run with this seed.
     pub fn drop_blocks(&mut self, share: f64, seed: u64, update: u64) {
         let (numbers, blocks) = (Philox::new(seed, STREAM), self.dropped.len());
-        let number = |block: usize| (numbers.at(update << 32 | block as u64)[0], block);
         let most = (share * blocks as f64).floor() as usize;
-        for block in 0..blocks {
-            let before = (0..blocks).filter(|&other| number(other) < number(block)).count();
-            self.dropped[block] = before < most;
+        for (block, dropped) in self.dropped.iter_mut().enumerate() {
+            *dropped = numbers.place(update << 32, block, blocks) < most;
         }
     }
 

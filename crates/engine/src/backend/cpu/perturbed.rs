@@ -106,9 +106,7 @@ impl Aim {
 
     /// Whether `block` of `blocks` moves: the blocks with the lowest random numbers do.
     fn moves(&self, share: f64, block: usize, blocks: usize) -> bool {
-        let numbers = Philox::new(self.seed, u64::MAX);
-        let own = numbers.at(block as u64)[0];
-        let before = (0..blocks).filter(|&other| (numbers.at(other as u64)[0], other) < (own, block)).count();
+        let before = Philox::new(self.seed, u64::MAX).place(0, block, blocks);
         before < blocks - (share * blocks as f64).floor() as usize
     }
 }
