@@ -32,6 +32,7 @@ pub mod philox;
 pub mod pool;
 pub mod reference;
 pub mod rope;
+pub mod round;
 mod rows;
 mod tile;
 pub mod update;
