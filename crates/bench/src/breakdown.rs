@@ -57,6 +57,8 @@ fn kind(instr: &Instr, again: bool) -> usize {
         Instr::Activation { .. } | Instr::ActivationBackward { .. } => 7,
         Instr::Rope { .. } | Instr::Add { .. } | Instr::Copy { .. } | Instr::Embed { .. } => 8,
         Instr::CrossEntropy { .. } | Instr::Logits { .. } => 9,
+        Instr::NormGradient { .. } | Instr::BiasGradient { .. } => 6,
+        Instr::Learn { .. } | Instr::LearnTable { .. } => 2,
         Instr::Update { .. } | Instr::Spill { .. } | Instr::Spilled { .. } | Instr::Fetch { .. } => 10,
         Instr::Fetched { .. } => 10,
     }

@@ -27,6 +27,7 @@ mod run;
 mod schedule;
 mod steps;
 mod terms;
+mod whole;
 mod zeroth;
 
 pub use advice::{Advice, Pace};
@@ -49,4 +50,5 @@ pub use planning::Task;
 pub use replay::{ReplayOptions, Updates, replay};
 pub use run::train;
 pub use schedule::{Decay, Schedule};
+pub use whole::{MODEL, check_floats};
 pub use zeroth::Zeroth;

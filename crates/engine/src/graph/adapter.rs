@@ -28,6 +28,8 @@ pub struct LoraSpec {
     pub dropout: f32,
     /// Whether first factors stay as they began, so that their gradient, their state and their input are not needed (LoRA-FA).
     pub frozen_a: bool,
+    /// No adapter at all: every tensor of the model is trained itself, and nothing of the above is looked at.
+    pub whole: bool,
 }
 
 impl Default for LoraSpec {
@@ -44,6 +46,7 @@ impl Default for LoraSpec {
             dora: false,
             dropout: 0.0,
             frozen_a: false,
+            whole: false,
         }
     }
 }

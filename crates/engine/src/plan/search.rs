@@ -199,7 +199,8 @@ impl<'a> Setting<'a> {
         let at_once = if self.mode == Mode::Perturb { 1 } else { usize::MAX };
         let spill = if self.may_spill { Spill::Tight } else { Spill::No };
         let every = if self.may_spill { [1, 1] } else { [(self.graph.blocks as f64).sqrt().round() as usize, 1] };
-        self.plan(Policy { keep, spill, every, at_once, rows: 64, loss_rows: 64, stream: true, page_optimizer })
+        let rows = if self.graph.whole { usize::MAX } else { 64 };
+        self.plan(Policy { keep, spill, every, at_once, rows, loss_rows: 64, stream: true, page_optimizer })
     }
 
     fn candidates(&self) -> Vec<Candidate> {
@@ -269,6 +270,10 @@ impl<'a> Setting<'a> {
     /// Rows of a piece; multiples of 32, so that sums over tokens are cut where the widest kernels cut them anyway.
     fn rows(&self, policy: Policy) -> Vec<usize> {
         let mut rows = vec![usize::MAX];
+        // The gradient of one of the model's matrices is made of all rows at once.
+        if self.graph.whole {
+            return rows;
+        }
         rows.extend([1024, 512, 256, 128, 64, 32].into_iter().filter(|&rows| rows < self.tokens(policy)));
         rows
     }

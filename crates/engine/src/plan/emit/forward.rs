@@ -169,6 +169,9 @@ impl Emitter<'_> {
             gx
         });
         let grads = lora.filter(|_| self.trains()).map(|lora| [lora.a, lora.b].map(|id| self.grad(id)));
-        Instr::CrossEntropy { weight, bias, lora, rows, x: self.at(x), gx, grads, work }
+        if self.trains() && self.request.graph.whole {
+            self.lse = Some(self.buffer("logsumexp", None, Kind::Loss, self.request.tokens, Some(1)));
+        }
+        Instr::CrossEntropy { weight, bias, lora, rows, x: self.at(x), gx, lse: self.lse, grads, work }
     }
 }
