@@ -19,9 +19,10 @@ from safetensors.torch import load_file, save_file
 
 from families import GOLDEN, LENGTHS, Record, padded
 from gguf_files import ARCH, permute, unpermute
+from methods import normals
 
 CASES = ["llama", "qwen2", "qwen3", "gemma3_text"]
-UPDATES, EVERY = 10, 13
+SEED, UPDATES, EVERY = 3, 10, 13
 
 
 class Whole:
@@ -114,11 +115,58 @@ class AdaLomo:
         return p * (1 - lr * self.decay * (p.ndim == 2)) - lr * step / max(1, rms(step))
 
 
-METHODS = {"full": AdamW, "lomo": Sgd, "adalomo": AdaLomo}
+class Apollo(AdamW):
+    """Projections are the engine's: Philox by seed, two hundreds of updates, and the tensor's number in its graph."""
+
+    def __init__(self, rank=16, scale=16, mini=False):
+        super().__init__(lr=1e-3)
+        self.rank, self.scale, self.mini, self.kept = rank, scale, mini, {}
+
+    def __call__(self, name, p, g):
+        if p.ndim == 1:
+            m, v = self.state.get(name, (0 * p, 0 * p))
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+            self.state[name] = m, v
+            return p - self.lr / (1 - 0.9**self.t) * m / (np.sqrt(v / (1 - 0.999**self.t)) + 1e-6)
+        rows, cols = p.shape
+        stream = 1 << 61 | (self.t - 1) // 200 << 16 | self.numbers[name]
+        numbers = normals(SEED, stream, self.rank * min(rows, cols)) / math.sqrt(self.rank)
+        tall = rows >= cols
+        r = g @ numbers.reshape(self.rank, cols).T if tall else numbers.reshape(rows, self.rank).T @ g
+        m, v = self.kept.get(name, (0 * r, 0 * r))
+        m, v = 0.9 * m + 0.1 * r, 0.999 * v + 0.001 * r * r
+        self.kept[name] = m, v
+        n = m / (np.sqrt(v) + 1e-6)
+        along = None if self.mini else 1 if tall else 0
+        s = np.sqrt((n * n).sum(along, keepdims=True)) / (np.sqrt((r * r).sum(along, keepdims=True)) + 1e-8)
+        u = g * s
+        size = math.sqrt((u * u).sum())
+        before = self.state.get(name, 0)
+        limit = 1.01 * before / size if before and size > 1.01 * before else 1
+        self.state[name] = size * limit
+        rate = self.lr * math.sqrt(1 - 0.999**self.t) / (1 - 0.9**self.t)
+        return p * (1 - self.lr * self.decay) - rate * math.sqrt(self.scale) * limit * u
+
+
+METHODS = {
+    "full": AdamW,
+    "lomo": Sgd,
+    "adalomo": AdaLomo,
+    "apollo": Apollo,
+    "apollo-mini": lambda: Apollo(1, 128, True),
+}
+BLOCK = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
+
+
+def numbers_of(config):
+    """The numbers of matrices in the engine's graph: the embedding, the linears block by block, and the head."""
+    linears = [f"model.layers.{block}.{name}.weight" for block in range(config.num_hidden_layers) for name in BLOCK]
+    return {name: at for at, name in enumerate(["model.embed_tokens.weight"] + linears + ["lm_head.weight"])}
 
 
 def run(method, case):
     whole, rule, losses = Whole(case), METHODS[method](), []
+    rule.numbers = numbers_of(whole.config)
     for rule.t in range(1, UPDATES + 1):
         losses.append(whole.step(rule))
     print(f"{method} {case}: {losses[0]:.5f} -> {losses[-1]:.5f}")

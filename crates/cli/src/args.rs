@@ -242,7 +242,7 @@ pub struct TrainArgs {
     /// The highest learning rate [default: the method's, 1e-4 for backprop; 3e-3 for the built-in model].
     #[arg(long, allow_hyphen_values = true)]
     pub learning_rate: Option<f32>,
-    /// The update rule [default: adamw; methods without gradients, lomo and adalomo have their own].
+    /// The update rule [default: adamw; methods without gradients, lomo, adalomo and apollo have their own].
     #[arg(long, alias = "optim", value_enum)]
     pub optimizer: Option<OptimizerArg>,
     /// Weight decay [default: 0.01 for adamw and adamw8bit, else 0].

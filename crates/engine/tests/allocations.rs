@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use golden::Golden;
 use pocketune::backend::{Aim, Law, Rule, Sides, Still};
 use pocketune::plan::{Mode, PolicyName};
-use pocketune_kernels::update::{AdaLomo, AdamW, Sgd};
+use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Sgd};
 
 struct Counting;
 
@@ -73,6 +73,7 @@ fn steps_of_a_model_itself() {
         Rule::Sgd(Sgd { lr: 1e-3, weight_decay: 0.0 }),
         Rule::AdamW8bit(adamw),
         Rule::AdaLomo(AdaLomo { lr: 1e-3, weight_decay: 0.0, step: 1 }),
+        Rule::Apollo(Apollo { adamw, rank: 4, scale: 16.0, tensor: false, seed: 3 }),
     ] {
         for name in ["llama.gguf", "qwen2.gguf"] {
             let mut golden = Golden::open(name);

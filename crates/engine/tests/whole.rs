@@ -8,16 +8,19 @@ use pocketune::graph::ParamId;
 use pocketune::plan::{Mode, Policy, PolicyName, Spill};
 use pocketune_kernels::Isa;
 use pocketune_kernels::matmul::Precision;
-use pocketune_kernels::update::{AdaLomo, AdamW, Sgd};
+use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Sgd};
 
 const ADAMW: AdamW = AdamW { lr: 1e-3, weight_decay: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: 1 };
 
-fn rules() -> [Rule; 4] {
+fn rules() -> [Rule; 6] {
+    let apollo = Apollo { adamw: ADAMW, rank: 4, scale: 16.0, tensor: false, seed: 3 };
     [
         Rule::Sgd(Sgd { lr: 1e-2, weight_decay: 0.01 }),
         Rule::AdamW(ADAMW),
         Rule::AdamW8bit(ADAMW),
         Rule::AdaLomo(AdaLomo { lr: 1e-3, weight_decay: 0.01, step: 1 }),
+        Rule::Apollo(apollo),
+        Rule::Apollo(Apollo { rank: 1, scale: 128.0, tensor: true, ..apollo }),
     ]
 }
 
@@ -54,9 +57,7 @@ fn bits_depend_on_no_policy_and_no_number_of_threads() {
         (Policy { every: [2, 1], stream: true, ..policy_of(PolicyName::Block, 32) }, 1),
     ];
     for name in ["llama.gguf", "qwen2.gguf", "qwen3.gguf", "gemma3_text.gguf"] {
-        for (rule, precision) in
-            rules().into_iter().zip([Precision::F32, Precision::Bf16, Precision::F32, Precision::Bf16])
-        {
+        for (rule, precision) in rules().into_iter().zip([Precision::F32, Precision::Bf16, Precision::F32].repeat(2)) {
             let whole = trained(name, rule, precision, plain, 1);
             for (policy, threads) in others {
                 assert!(whole == trained(name, rule, precision, policy, threads), "{name} {rule:?} {policy:?}");

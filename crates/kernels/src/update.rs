@@ -3,10 +3,12 @@
 mod adamw_8bit;
 mod dynamic_map;
 mod factored;
+mod projected;
 
 pub use adamw_8bit::{BLOCK as BLOCK_8BIT, adamw_8bit, adamw_8bit_rows, state_len as state_len_8bit};
 pub use dynamic_map::{DynamicMap, SIGNED, UNSIGNED};
-pub use factored::{AdaLomo, Factors, add_column_squares, row_squares};
+pub use factored::{AdaLomo, Factors, add_column_squares, move_rows, row_squares};
+pub use projected::Apollo;
 
 use crate::per_isa::per_isa;
 use crate::rows::Rows;

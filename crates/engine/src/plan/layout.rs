@@ -19,6 +19,8 @@ pub enum States {
     Bits8,
     /// Means of squares, by row and by column of a matrix, by number of a vector.
     Factored,
+    /// Two moments of a projection to so many rows or columns, and the size of the last step; two moments of a vector.
+    Projected(usize),
 }
 
 impl States {
@@ -26,7 +28,7 @@ impl States {
     pub const fn floats(self, len: usize) -> usize {
         match self {
             States::None => 0,
-            States::F32 => 2 * len,
+            States::F32 | States::Projected(_) => 2 * len,
             States::Bits8 => state_len_8bit(len),
             States::Factored => len,
         }
@@ -37,6 +39,7 @@ impl States {
         match (self, param.of) {
             _ if !param.trained => 0,
             (States::Factored, Of::Matrix(_)) => param.rank + param.cols,
+            (States::Projected(rank), Of::Matrix(_)) => 2 * rank * larger(param.rank, param.cols) + 1,
             (_, Of::Matrix(_)) => param.rank * self.floats(param.cols),
             _ => self.floats(param.len()),
         }
@@ -47,6 +50,7 @@ impl States {
         match self {
             States::None | States::F32 | States::Bits8 => 1,
             States::Factored => 3,
+            States::Projected(_) => 2,
         }
     }
 
@@ -54,6 +58,10 @@ impl States {
     pub const fn any(self) -> bool {
         !matches!(self, States::None)
     }
+}
+
+const fn larger(a: usize, b: usize) -> usize {
+    if a > b { a } else { b }
 }
 
 /// A stretch of the arena.

@@ -2,8 +2,9 @@
 //! times it is kept if one strip is all of it, and made again if not. Numbers are moved a slab of rows at a time, each read, moved, rounded
 //! and written while it is near. No piece changes a bit.
 
+use pocketune_kernels::BlockType;
 use pocketune_kernels::cross_entropy::STRIP as TABLE_STRIP;
-use pocketune_kernels::matmul::{self, Shape};
+use pocketune_kernels::matmul::{self, Precision, Shape};
 
 use super::{Request, States};
 use crate::graph::{ParamId, WeightId};
@@ -34,7 +35,7 @@ pub struct Learning {
     pub times: usize,
     /// Room for a state that waits on disk: of a slab, or all of a small one.
     pub state: usize,
-    /// Figures of all rows and columns, and one more for each row of a strip.
+    /// Figures of all rows and columns, one more for each row of a strip, and what a projection takes.
     pub figures: usize,
     /// Rows of the batch that the head is looked at with at a time.
     pub logit_rows: usize,
@@ -72,10 +73,15 @@ impl Learning {
         let bytes = request.stored[weight.0].ty.row_bytes(cols).unwrap_or(0) * slab;
         let state = match request.states {
             _ if !request.policy.page_optimizer => 0,
-            States::Factored => request.states.of(&request.graph.params[param.0]),
+            States::Factored | States::Projected(_) => request.states.of(&request.graph.params[param.0]),
             by_row => slab * by_row.floats(cols),
         };
-        let figures = if request.states == States::Factored { rows + cols + strip } else { 0 };
+        let projection = match request.states {
+            // The projection and what it makes, and the products'.
+            States::Projected(rank) => rank * (rows + cols) + thin(request, rank, rows, cols, strip),
+            _ => 0,
+        };
+        let figures = if request.states.looks() > 1 { rows + cols + strip + projection } else { 0 };
         let times = if strip < rows { request.states.looks() } else { 1 };
         Self { rows, cols, strip, slab, bytes, times, state, figures, logit_rows: 0, scratch: 0 }
     }
@@ -89,4 +95,14 @@ impl Learning {
             + self.logit_rows * self.strip
             + self.scratch
     }
+}
+
+/// What the products of a projection need: with the gradient's columns where it has no more of them than rows, else with its rows.
+fn thin(request: Request, rank: usize, rows: usize, cols: usize, strip: usize) -> usize {
+    let m = request.machine;
+    if rows >= cols {
+        let shape = Shape { ty: BlockType::F32, rows: rank, cols, n: strip, rank: 0 };
+        return matmul::nt_scratch(shape, m.threads, m.isa, Precision::F32);
+    }
+    matmul::tn_scratch(strip, rank, cols, m.threads, m.isa, Precision::F32)
 }

@@ -246,6 +246,7 @@ fn update_bytes(states: States, len: usize) -> f64 {
         States::Bits8 => 4 * 28,
         // The gradient three times, and the matrix twice to read and once to write.
         States::Factored => 24,
+        States::Projected(_) => 20,
     };
     (bytes * len) as f64
 }

@@ -33,6 +33,10 @@ pub enum Method {
     Lomo,
     /// The same, with second moments of rows and columns.
     AdaLomo,
+    /// The same, with moments of a projection of the gradient, and a factor for each channel.
+    Apollo,
+    /// The same with a projection to one row, and a factor for each tensor.
+    ApolloMini,
 }
 
 /// What a method starts from where the user named nothing.
@@ -48,7 +52,7 @@ pub struct Defaults {
 
 impl Method {
     /// All of them.
-    pub const ALL: [Method; 11] = [
+    pub const ALL: [Method; 13] = [
         Method::Backprop,
         Method::LoraFa,
         Method::Dora,
@@ -60,6 +64,8 @@ impl Method {
         Method::Full,
         Method::Lomo,
         Method::AdaLomo,
+        Method::Apollo,
+        Method::ApolloMini,
     ];
 
     /// The word for it.
@@ -76,6 +82,8 @@ impl Method {
             Method::Full => "full",
             Method::Lomo => "lomo",
             Method::AdaLomo => "adalomo",
+            Method::Apollo => "apollo",
+            Method::ApolloMini => "apollo-mini",
         }
     }
 
@@ -105,6 +113,10 @@ impl Method {
             Method::AdaLomo => {
                 "full with exact gradients and a second moment of which means of rows and columns are kept; steps are bounded tensor by tensor"
             }
+            Method::Apollo => {
+                "full along exact gradients, whose channels are scaled by AdamW's moments of a random projection to 16 rows"
+            }
+            Method::ApolloMini => "apollo with a projection to one row, and one scale for each tensor",
         }
     }
 
@@ -123,6 +135,7 @@ impl Method {
             Method::Full => Defaults { rate: 2e-5, rank: 8, targets: "all-linear" },
             Method::Lomo => Defaults { rate: 1e-2, rank: 8, targets: "all-linear" },
             Method::AdaLomo => Defaults { rate: 1e-3, rank: 8, targets: "all-linear" },
+            Method::Apollo | Method::ApolloMini => Defaults { rate: 5e-5, rank: 8, targets: "all-linear" },
             Method::Fzoo => Defaults { rate: 1e-2, rank: 8, targets: "q_proj,v_proj" },
         }
     }
@@ -131,19 +144,18 @@ impl Method {
     pub const fn zeroth(self) -> Option<Zeroth> {
         let mezo = Zeroth { law: Law::Normal, sides: Sides::Two, still: Still::Nothing, eps: 1e-2, renew: 1 };
         Some(match self {
-            Method::Backprop | Method::LoraFa | Method::Dora => return None,
-            Method::Full | Method::Lomo | Method::AdaLomo => return None,
             Method::Mezo => mezo,
             Method::SparseMezo => Zeroth { still: Still::Large(0.75), ..mezo },
             Method::Fzoo => Zeroth { law: Law::Signs, sides: Sides::One(8), ..mezo },
             Method::Lozo => Zeroth { law: Law::LowRank(2), renew: 50, ..mezo },
             Method::Lezo => Zeroth { still: Still::Blocks(0.75), ..mezo },
+            _ => return None,
         })
     }
 
     /// Whether it trains the model itself, without an adapter.
     pub const fn trains_all(self) -> bool {
-        matches!(self, Method::Full | Method::Lomo | Method::AdaLomo)
+        matches!(self, Method::Full | Method::Lomo | Method::AdaLomo | Method::Apollo | Method::ApolloMini)
     }
 
     /// The update rule, where the method is one.
@@ -151,6 +163,8 @@ impl Method {
         match self {
             Method::Lomo => Some(Optimizer::Sgd),
             Method::AdaLomo => Some(Optimizer::AdaLomo),
+            Method::Apollo => Some(Optimizer::Apollo { mini: false }),
+            Method::ApolloMini => Some(Optimizer::Apollo { mini: true }),
             _ => None,
         }
     }

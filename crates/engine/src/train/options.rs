@@ -32,9 +32,17 @@ pub enum Optimizer {
     Sgd,
     /// AdaLomo, for a model's own tensors.
     AdaLomo,
+    /// APOLLO, for a model's own tensors: with a factor for every channel, or with one for each tensor.
+    Apollo {
+        /// Whether it is one for each tensor.
+        mini: bool,
+    },
 }
 
 impl Optimizer {
+    /// Rows that APOLLO projects gradients to: 3 % of AdamW's state for SmolLM2-135M, whose narrowest side is 576.
+    pub const APOLLO_RANK: usize = 16;
+
     /// What it remembers of every trainable matrix.
     pub const fn states(self) -> States {
         match self {
@@ -42,6 +50,7 @@ impl Optimizer {
             Optimizer::AdamW8bit => States::Bits8,
             Optimizer::Sgd => States::None,
             Optimizer::AdaLomo => States::Factored,
+            Optimizer::Apollo { mini } => States::Projected(if mini { 1 } else { Self::APOLLO_RANK }),
         }
     }
 
@@ -49,7 +58,7 @@ impl Optimizer {
     pub const fn default_decay(self) -> f32 {
         match self {
             Optimizer::AdamW | Optimizer::AdamW8bit => 0.01,
-            Optimizer::Sgd | Optimizer::AdaLomo => 0.0,
+            Optimizer::Sgd | Optimizer::AdaLomo | Optimizer::Apollo { .. } => 0.0,
         }
     }
 }
@@ -339,9 +348,8 @@ impl TrainOptions {
     fn check_whole(&self) -> Result<()> {
         let name = self.method.name();
         let refuse = |option, value: String, fault: String| Err(Error::Option { option, value, fault });
-        if self.optimizer != self.method.optimizer().unwrap_or(self.optimizer)
-            || (self.optimizer == Optimizer::AdaLomo) != (self.method == Method::AdaLomo)
-        {
+        let own = matches!(self.optimizer, Optimizer::AdaLomo | Optimizer::Apollo { .. });
+        if self.method.optimizer().map_or(own, |rule| rule != self.optimizer) {
             return refuse("optimizer", format!("{:?}", self.optimizer), format!("{name} has a rule of its own"));
         }
         if !self.method.trains_all() {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use pocketune_kernels::update::{AdaLomo, AdamW, Sgd};
+use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Sgd};
 
 use super::best::Verdict;
 use super::control::State;
@@ -421,5 +421,10 @@ fn rule(options: &TrainOptions, step: usize, lr: f32) -> Rule {
         Optimizer::AdamW8bit => Rule::AdamW8bit(adamw),
         Optimizer::Sgd => Rule::Sgd(Sgd { lr, weight_decay }),
         Optimizer::AdaLomo => Rule::AdaLomo(AdaLomo { lr, weight_decay, step: step as u64 }),
+        Optimizer::Apollo { mini } => {
+            let (rank, scale) = if mini { (1, 128.0) } else { (Optimizer::APOLLO_RANK, 16.0) };
+            let adamw = AdamW { eps: 1e-6, ..adamw };
+            Rule::Apollo(Apollo { adamw, rank, scale, tensor: mini, seed: options.seed })
+        }
     }
 }

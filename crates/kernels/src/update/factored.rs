@@ -56,6 +56,16 @@ pub fn add_column_squares(isa: Isa, pool: &Pool, g: &[f32], cols: &mut [f32]) {
     });
 }
 
+/// `p ← p keep - length (g row col)`, with the factors of every row and of every column.
+pub fn move_rows(isa: Isa, pool: &Pool, p: &mut [f32], g: &[f32], factors: &Factors, (keep, length): (f32, f32)) {
+    let cols = factors.cols;
+    let p = Rows::new(p, cols.len());
+    pool.run(p.pieces(), &|task, _| {
+        let (p, range) = p.piece(task);
+        apply_row(isa, p, &g[range], factors.rows[task], cols, keep, length);
+    });
+}
+
 per_isa!(fn row_square(g: &[f32]) -> f32 = row_body);
 per_isa!(fn column_squares(g: &[f32], width: usize, sums: &mut [f32]) = column_body);
 per_isa!(fn step_square(g: &[f32], row: f32, cols: &[f32]) -> f32 = step_square_body);
@@ -130,16 +140,6 @@ impl AdaLomo {
         let rms = |sum: f64| (sum / len as f64).sqrt();
         let rate = f64::from(self.lr) * rms(numbers).max(LEAST);
         ((1.0 - rate * f64::from(self.weight_decay)) as f32, (rate / rms(steps).max(1.0)) as f32)
-    }
-
-    /// Moves rows of a matrix.
-    pub fn apply(isa: Isa, pool: &Pool, p: &mut [f32], g: &[f32], factors: &Factors, (keep, length): (f32, f32)) {
-        let cols = factors.cols;
-        let p = Rows::new(p, cols.len());
-        pool.run(p.pieces(), &|task, _| {
-            let (p, range) = p.piece(task);
-            apply_row(isa, p, &g[range], factors.rows[task], cols, keep, length);
-        });
     }
 
     /// Moves a vector with its second moment.

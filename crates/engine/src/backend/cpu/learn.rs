@@ -4,8 +4,9 @@
 
 use std::ops::Range;
 
-use pocketune_kernels::matmul::{Ctx, Start, nt, tn};
-use pocketune_kernels::update::{AdaLomo, Factors};
+use pocketune_kernels::matmul::{Ctx, Precision, Start, Weight, nt, tn};
+use pocketune_kernels::perturb::{self, Direction, Draw};
+use pocketune_kernels::update::{AdaLomo, Apollo, Factors};
 use pocketune_kernels::{BlockType, cross_entropy, elementwise, round, update};
 
 use super::state::failed;
@@ -76,6 +77,7 @@ impl Cpu {
         let mut desk = Desk::new(&lesson.how, work);
         match rule {
             Rule::AdaLomo(rule) => self.learn_factored(lesson, rule, &mut desk, make),
+            Rule::Apollo(rule) => self.learn_projected(lesson, rule, &mut desk, make),
             rule => self.learn_at_once(lesson, rule, &mut desk, make),
         }
     }
@@ -115,7 +117,7 @@ impl Cpu {
                             Rule::AdamW8bit(rule) => {
                                 update::adamw_8bit_rows(isa, pool, rule, cols, numbers, grad, state)
                             }
-                            Rule::AdaLomo(_) => unreachable!("it looks at a matrix as a whole"),
+                            Rule::AdaLomo(_) | Rule::Apollo(_) => unreachable!("it looks at a matrix as a whole"),
                         },
                     )?;
                     self.store(lesson, &slab, numbers, desk.bytes)?;
@@ -171,7 +173,67 @@ impl Cpu {
                 let numbers = &mut desk.numbers[..slab.len() * cols];
                 let grad = &desk.grad[(slab.start - strip.start) * cols..][..numbers.len()];
                 matrix().read_rows(isa, pool, slab.clone(), numbers);
-                AdaLomo::apply(isa, pool, numbers, grad, &factors(slab.clone()), length);
+                update::move_rows(isa, pool, numbers, grad, &factors(slab.clone()), length);
+                self.store(lesson, &slab, numbers, desk.bytes)?;
+            }
+            self.leave(lesson, strip);
+        }
+        Ok(sum)
+    }
+
+    /// APOLLO: the gradient's projection and the squares of its channels, and the step.
+    fn learn_projected(&self, lesson: Lesson, rule: Apollo, desk: &mut Desk, make: &mut Make) -> Result<f64> {
+        let Learning { rows, cols, strip, slab, .. } = lesson.how;
+        let (isa, pool, rank) = (self.machine.isa, &self.pool, rule.rank);
+        let (tall, large, small) = (rows >= cols, rows.max(cols), rows.min(cols));
+        let figures = std::mem::take(&mut desk.figures);
+        let (by_row, rest) = figures.split_at_mut(rows);
+        let (by_col, rest) = rest.split_at_mut(cols);
+        // What is for the rows of a strip is not needed here.
+        let (projection, rest) = rest[strip..].split_at_mut(rank * small);
+        let (projected, scratch) = rest.split_at_mut(rank * large);
+        projection.fill(0.0);
+        let draw = Draw::Normal(rule.numbers(lesson.param.0));
+        let direction = Direction { draw, limit: f32::INFINITY };
+        perturb::step(isa, pool, projection, small, 0.0, &[(direction, -1.0 / (rank as f32).sqrt())]);
+        projected.fill(0.0);
+        by_row.fill(1.0);
+        by_col.fill(if tall { 1.0 } else { 0.0 });
+        let (mut sum, mut finite) = (0.0, true);
+        for strip in cut(0..rows, strip) {
+            desk.look(&strip, cols, make);
+            let grad = &desk.grad[..strip.len() * cols];
+            sum += self.watched_sum(grad);
+            finite &= elementwise::all_finite(grad);
+            let mut ctx = Ctx { pool, isa, precision: Precision::F32, scratch: &mut *scratch };
+            if tall {
+                let to = &mut projected[strip.start * rank..strip.end * rank];
+                nt(&mut ctx, Weight::f32(rank, cols, projection), grad, strip.len(), to, Start::Zero, None);
+                update::row_squares(isa, pool, grad, &mut by_row[strip]);
+            } else {
+                let from = &projection[strip.start * rank..strip.end * rank];
+                tn(&mut ctx, from, grad, strip.len(), rank, cols, projected, Start::Output);
+                update::add_column_squares(isa, pool, grad, by_col);
+            }
+        }
+        if !finite {
+            return Ok(f64::NAN);
+        }
+        let mut length = (1.0, 0.0);
+        self.with_state(lesson.param, 0..2 * rank * large + 1, desk.state, |state| {
+            let (moments, before) = state.split_at_mut(2 * rank * large);
+            let (by, channels) = if tall { ((rank, 1), &mut *by_row) } else { ((1, large), &mut *by_col) };
+            let size = rule.factors(projected, moments.split_at_mut(rank * large), by, channels);
+            length = rule.length(size, &mut before[0]);
+        })?;
+        for strip in cut(0..rows, strip) {
+            desk.look(&strip, cols, make);
+            for slab in cut(strip.clone(), slab) {
+                let numbers = &mut desk.numbers[..slab.len() * cols];
+                let grad = &desk.grad[(slab.start - strip.start) * cols..][..numbers.len()];
+                self.weights.matrix(lesson.weight).read_rows(isa, pool, slab.clone(), numbers);
+                let factors = Factors { rows: &by_row[slab.clone()], cols: by_col };
+                update::move_rows(isa, pool, numbers, grad, &factors, length);
                 self.store(lesson, &slab, numbers, desk.bytes)?;
             }
             self.leave(lesson, strip);

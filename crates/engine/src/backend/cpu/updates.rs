@@ -1,6 +1,6 @@
 //! Gradients: their sums, whether they are numbers, and the rules by which they change the matrices. What is not finite is never applied.
 
-use pocketune_kernels::update::{AdaLomo, AdamW, Sgd};
+use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Sgd};
 use pocketune_kernels::{elementwise, update};
 
 use super::Cpu;
@@ -20,6 +20,8 @@ pub enum Rule {
     Sgd(Sgd),
     /// AdaLomo, of a model's own tensors.
     AdaLomo(AdaLomo),
+    /// APOLLO, of a model's own tensors.
+    Apollo(Apollo),
 }
 
 impl Rule {
@@ -30,6 +32,9 @@ impl Rule {
             Rule::AdamW8bit(rule) => Rule::AdamW8bit(AdamW { lr: rule.lr * times, ..rule }),
             Rule::Sgd(rule) => Rule::Sgd(Sgd { lr: rule.lr * times, ..rule }),
             Rule::AdaLomo(rule) => Rule::AdaLomo(AdaLomo { lr: rule.lr * times, ..rule }),
+            Rule::Apollo(rule) => {
+                Rule::Apollo(Apollo { adamw: AdamW { lr: rule.adamw.lr * times, ..rule.adamw }, ..rule })
+            }
         }
     }
 
@@ -40,6 +45,7 @@ impl Rule {
             Rule::AdamW8bit(rule) => Rule::AdamW8bit(AdamW { weight_decay: 0.0, ..rule }),
             Rule::Sgd(rule) => Rule::Sgd(Sgd { weight_decay: 0.0, ..rule }),
             Rule::AdaLomo(rule) => Rule::AdaLomo(AdaLomo { weight_decay: 0.0, ..rule }),
+            Rule::Apollo(rule) => Rule::Apollo(Apollo { adamw: AdamW { weight_decay: 0.0, ..rule.adamw }, ..rule }),
         }
     }
 
@@ -50,6 +56,7 @@ impl Rule {
             Rule::AdamW8bit(_) => States::Bits8,
             Rule::Sgd(_) => States::None,
             Rule::AdaLomo(_) => States::Factored,
+            Rule::Apollo(rule) => States::Projected(rule.rank),
         }
     }
 }
@@ -151,7 +158,8 @@ impl Cpu {
         let rule = if matches!(self.of[param.0], Of::Vector(_)) { rule.without_decay() } else { rule };
         match rule {
             Rule::Sgd(rule) => update::sgd(isa, &self.pool, rule, matrix, grad),
-            Rule::AdamW(rule) => {
+            // A vector has no smaller side to project.
+            Rule::AdamW(rule) | Rule::Apollo(Apollo { adamw: rule, .. }) => {
                 let (m, v) = state.split_at_mut(grad.len());
                 update::adamw(isa, &self.pool, rule, matrix, grad, m, v);
             }
