@@ -4,7 +4,7 @@ mod golden;
 
 use golden::{Golden, policy_of};
 use pocketune::backend::Rule;
-use pocketune::graph::ParamId;
+use pocketune::graph::{Of, ParamId};
 use pocketune::plan::{Mode, Policy, PolicyName, Spill};
 use pocketune_kernels::Isa;
 use pocketune_kernels::matmul::Precision;
@@ -34,16 +34,13 @@ fn trained(name: &str, rule: Rule, precision: Precision, policy: Policy, threads
         let rows = case.batch();
         case.cpu.run(&case.program, rows.batch(), 0, Some(rule)).unwrap();
     }
-    let mut chunk = vec![0.0; 1000];
-    let bytes = |id: usize| {
-        let mut bytes = Vec::new();
-        case.cpu
-            .read_param(ParamId(id), &mut chunk, &mut |part| {
-                bytes.extend(part);
-                Ok(())
-            })
-            .unwrap();
-        bytes
+    let bytes = |id: usize| match case.graph.params[id].of {
+        Of::Matrix(weight) => {
+            let mut bytes = vec![0; case.cpu.weights().stored_bytes(weight)];
+            case.cpu.weights().read(weight, 0, &mut bytes).unwrap();
+            bytes
+        }
+        Of::Module(_) | Of::Vector(_) => bytemuck::cast_slice(case.cpu.param(ParamId(id))).to_vec(),
     };
     (0..case.graph.params.len()).map(bytes).collect()
 }

@@ -38,7 +38,7 @@ impl Apollo {
 
     /// The random numbers that the projection of a tensor is drawn from.
     pub fn numbers(&self, tensor: usize) -> Philox {
-        Philox::new(self.seed, Self::STREAM | (self.adamw.step - 1) / Self::RENEWED << 16 | tensor as u64)
+        Philox::new(self.seed, Self::STREAM | (((self.adamw.step - 1) / Self::RENEWED) << 16) | tensor as u64)
     }
 
     /// Takes the projected gradient into the moments, and leaves the factor of every channel in the place of the sum of its gradient's squares. Number `k` of channel
