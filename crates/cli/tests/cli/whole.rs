@@ -87,6 +87,25 @@ fn every_method_goes_on_to_the_same_bytes_under_any_plan_and_inside_it() {
 }
 
 #[test]
+fn a_real_model_whose_table_is_many_strips_stays_inside_its_smallest_plan() {
+    let Ok(path) = std::env::var("POCKETUNE_SMOLLM2") else {
+        println!("skipped: POCKETUNE_SMOLLM2 does not name a SmolLM2-135M-Instruct Q4_1 GGUF");
+        return;
+    };
+    let place = Place::new();
+    place.pocketune("quantize --type bf16").model(path).with("--output", place.path("floats.gguf")).succeeds();
+    for method in METHODS {
+        let run = place
+            .pocketune("train --iters 1 --batch-size 1 --max-seq-length 64 --log-format jsonl --memory-budget min");
+        let run = run.with("--method", method).model(place.path("floats.gguf")).data(demo_data().join("train.jsonl"));
+        let report: Value = serde_json::from_str(run.into(method).succeeds().stdout.lines().last().unwrap()).unwrap();
+        let [held, planned] = ["peak_rss_bytes", "planned_peak_bytes"].map(|name| report[name].as_u64().unwrap());
+        assert!(held <= planned, "{method}: {held} bytes held, {planned} planned");
+        std::fs::remove_dir_all(place.path(method)).unwrap();
+    }
+}
+
+#[test]
 fn a_killed_run_leaves_its_checkpoint_alone_and_goes_on_to_the_same_bytes() {
     let (whole, place) = (Place::new(), Place::new());
     floats(&whole);

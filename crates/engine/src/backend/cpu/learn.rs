@@ -165,6 +165,7 @@ impl Cpu {
             let sums = &mut sums[..strip.len()];
             AdaLomo::sizes(isa, pool, &desk.grad[..strip.len() * cols], &factors(strip.clone()), sums);
             sums.iter().for_each(|&x| steps += f64::from(x));
+            self.leave(lesson, strip);
         }
         let length = rule.length(steps, squares, rows * cols);
         for strip in cut(0..rows, strip) {
@@ -209,12 +210,13 @@ impl Cpu {
             if tall {
                 let to = &mut projected[strip.start * rank..strip.end * rank];
                 nt(&mut ctx, Weight::f32(rank, cols, projection), grad, strip.len(), to, Start::Zero, None);
-                update::row_squares(isa, pool, grad, &mut by_row[strip]);
+                update::row_squares(isa, pool, grad, &mut by_row[strip.clone()]);
             } else {
                 let from = &projection[strip.start * rank..strip.end * rank];
                 tn(&mut ctx, from, grad, strip.len(), rank, cols, projected, Start::Output);
                 update::add_column_squares(isa, pool, grad, by_col);
             }
+            self.leave(lesson, strip);
         }
         if !finite {
             return Ok(f64::NAN);
