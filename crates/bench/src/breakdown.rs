@@ -61,6 +61,8 @@ fn kind(instr: &Instr, again: bool) -> usize {
         Instr::CrossEntropy { .. } | Instr::Logits { .. } => 9,
         Instr::Update { .. } => 10,
         Instr::Spill { .. } | Instr::Spilled { .. } | Instr::Fetch { .. } | Instr::Fetched { .. } => 11,
+        Instr::NormGradient { .. } | Instr::BiasGradient { .. } => 6,
+        Instr::Learn { .. } | Instr::LearnTable { .. } => 2,
     }
 }
 

@@ -11,6 +11,7 @@ use pocketune::train::{
     Budget, DataOptions, DataSource, Decay, Ending, Event, Host, Job, Keeping, LoraChoice, Method, Optimizer,
     PolicyChoice, PrecisionChoice, RunOptions, Schedule, State, TrainOptions,
 };
+use pocketune_formats::BlockType;
 use pocketune_kernels::philox::Philox;
 
 use crate::failure::{Failure, Result};
@@ -132,6 +133,7 @@ fn start(options: &Options, folder: &Path) -> Result<Job> {
         drop_backward: 0.0,
         derivatives: Default::default(),
         zo_eps: None,
+        store: BlockType::BF16,
         lora: LoraChoice::New(lora),
         lora_plus: 1.0,
         iters: options.iters,

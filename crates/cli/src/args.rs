@@ -132,7 +132,7 @@ pub struct ReplayArgs {
     /// The adapter that it started from, where that was no fresh one.
     #[arg(long, value_name = "PEFT_DIR")]
     pub init_adapter: Option<PathBuf>,
-    /// The folder that the adapter goes to, in PEFT format.
+    /// The folder that the adapter goes to, in PEFT format, or the model where it is trained itself, as model.gguf.
     #[arg(long, short = 'o', value_name = "DIR")]
     pub output: PathBuf,
     #[command(flatten)]
@@ -217,7 +217,7 @@ pub struct TrainArgs {
     /// The folder that the adapter goes to, in PEFT format.
     #[arg(long, value_name = "DIR", default_value = "adapters", alias = "output-dir")]
     pub adapter_path: PathBuf,
-    /// How the adapter is trained; each method has defaults of its own.
+    /// How to train, an adapter or the model itself; each method has defaults of its own.
     #[arg(long, value_name = "NAME", value_parser = methods(), default_value = "backprop")]
     pub method: Method,
     /// The share of blocks that the gradient passes by, drawn anew for every update: faster, and not exact [default: 0].
@@ -232,6 +232,10 @@ pub struct TrainArgs {
     /// Leave strips of the vocabulary out of a token's gradient where all of its softmax is below 2^-12: faster, and not exact.
     #[arg(long)]
     pub ce_skip: bool,
+    /// How numbers are stored while the model itself is trained, and in the file it becomes; bf16 is rounded at random, so that small steps
+    /// count [default: bf16].
+    #[arg(long, value_name = "TYPE", value_enum)]
+    pub store: Option<StoreArg>,
     /// How far methods without gradients move the adapter to look at a loss [default: the method's, 0.01 for mezo].
     #[arg(long, value_name = "DISTANCE", allow_hyphen_values = true)]
     pub zo_eps: Option<f32>,
@@ -247,7 +251,7 @@ pub struct TrainArgs {
     /// The highest learning rate [default: the method's, 1e-4 for backprop; 3e-3 for the built-in model].
     #[arg(long, allow_hyphen_values = true)]
     pub learning_rate: Option<f32>,
-    /// The update rule [default: adamw; methods without gradients have their own].
+    /// The update rule [default: adamw; methods without gradients, lomo, adalomo and apollo have their own].
     #[arg(long, alias = "optim", value_enum)]
     pub optimizer: Option<OptimizerArg>,
     /// Weight decay [default: 0.01 for adamw and adamw8bit, else 0].
@@ -470,6 +474,12 @@ pub struct PreviewArgs {
     pub batch_size: usize,
     #[command(flatten)]
     pub reading: DataArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StoreArg {
+    Bf16,
+    F32,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -170,6 +170,7 @@ pub fn retyped(all: &Command, command: &str, matches: &ArgMatches, without: &[&s
 /// What a default came to that depends on other options.
 fn resolved(id: &str, options: &TrainOptions) -> Option<String> {
     let lora = match &options.lora {
+        LoraChoice::New(_) if options.method.trains_all() => None,
         LoraChoice::New(spec) => Some(spec),
         LoraChoice::From(_) => None,
     };
@@ -177,7 +178,8 @@ fn resolved(id: &str, options: &TrainOptions) -> Option<String> {
         "iters" if options.epochs.is_none() => options.iters.to_string(),
         "learning_rate" => options.schedule.peak.to_string(),
         "weight_decay" => options.decay().to_string(),
-        "optimizer" if options.method.zeroth().is_none() => "adamw".into(),
+        "optimizer" if options.method.zeroth().is_none() && options.method.optimizer().is_none() => "adamw".into(),
+        "store" if options.method.trains_all() => "bf16".into(),
         "zo_eps" if options.method.zeroth().is_some() => options.zo_eps().to_string(),
         "lora_rank" => lora?.rank.to_string(),
         "lora_alpha" => lora?.alpha.to_string(),

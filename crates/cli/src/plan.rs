@@ -5,9 +5,11 @@ use pocketune::families::shape;
 use pocketune::graph::LoraSpec;
 use pocketune::memory::Peak;
 use pocketune::model::Model;
-use pocketune::plan::{Mode, Plan, Spill, picture};
+use pocketune::plan::{Mode, Plan, Spill, States, picture};
 use pocketune::store;
-use pocketune::train::{Budget, LoraChoice, Method, PolicyChoice, Task, TrainOptions, adapter, rehearse};
+use pocketune::train::{
+    Budget, LoraChoice, Method, Optimizer, PolicyChoice, Task, TrainOptions, adapter, check_floats, rehearse,
+};
 use pocketune_formats::BlockType;
 use serde_json::{Value, json};
 
@@ -85,14 +87,19 @@ fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
             rehearse(&Model::open(&demo::MODEL).map_err(Failure::new)?);
             so_far += TOKENIZER_BYTES * config.vocab;
             let weights = config.graph(None).map_err(Failure::new)?.weights.len();
-            (config, vec![BlockType::Q4_0.into(); weights])
+            let ty = if lora.whole { options.store } else { BlockType::Q4_0 };
+            (config, vec![ty.into(); weights])
         }
         None => {
             let model = Model::open(&options.model).map_err(Failure::new)?;
             rehearse(&model);
+            if lora.whole {
+                check_floats(&model, options.method).map_err(Failure::new)?;
+            }
             let graph = model.config.graph(Some(&lora)).map_err(Failure::new)?;
             let weights = Weights::bind(model.files, &model.config, &graph).map_err(Failure::new)?;
-            (model.config, weights.stored())
+            let stored = weights.stored();
+            (model.config, if lora.whole { vec![options.store.into(); stored.len()] } else { stored })
         }
     };
     so_far += peak.look().total;
@@ -128,12 +135,17 @@ struct Fits {
 /// What every method needs with the same adapters, and how long its steps take.
 fn methods(training: &Task, options: &TrainOptions, budget: usize) -> Result<Vec<Fits>, Failure> {
     let mut found: Vec<Fits> = Vec::new();
-    let mut known: Vec<(usize, bool, bool)> = Vec::new();
-    for method in Method::ALL {
-        let other = TrainOptions { method, zo_eps: None, policy: PolicyChoice::Auto, ..options.clone() };
+    let mut known: Vec<(usize, bool, bool, States)> = Vec::new();
+    // What is trained stays the same: adapters, or the model itself.
+    for method in Method::ALL.into_iter().filter(|method| method.trains_all() == options.method.trains_all()) {
+        let optimizer = match options.method.optimizer() {
+            Some(_) => method.optimizer().unwrap_or(Optimizer::AdamW),
+            None => method.optimizer().unwrap_or(options.optimizer),
+        };
+        let other = TrainOptions { method, optimizer, zo_eps: None, policy: PolicyChoice::Auto, ..options.clone() };
         let plain = training.lora.clone().map(|lora| LoraSpec { dora: false, frozen_a: false, ..lora });
         let Some(lora) = plain.and_then(|lora| method.adapt(lora, false).ok()) else { continue };
-        let key = (other.groups(), lora.dora, lora.frozen_a);
+        let key = (other.groups(), lora.dora, lora.frozen_a, other.states());
         if let Some(at) = known.iter().position(|other| *other == key) {
             found[at].methods.push(method);
             continue;
@@ -189,7 +201,9 @@ impl Report {
             self.widest,
             self.training.length
         ));
-        text.push_str("\nmethods, with the same adapters:\n");
+        let whole = self.training.lora.as_ref().is_some_and(|lora| lora.whole);
+        let what = if whole { "that train all parameters" } else { "with the same adapters" };
+        text.push_str(&format!("\nmethods, {what}:\n"));
         for Fits { methods, smallest, seconds } in &self.methods {
             let names: Vec<&str> = methods.iter().map(|method| method.name()).collect();
             let step = seconds.map_or("-".into(), |seconds| format!("{seconds:.3} s"));

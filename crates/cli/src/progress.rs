@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use pocketune::backend::Alone;
-use pocketune::train::{Advice, Event, Host, Report, Summary};
+use pocketune::train::{Advice, Event, Host, MODEL, Report, Summary};
 use serde_json::json;
 
 use crate::args::LogArg;
@@ -168,7 +168,10 @@ impl Host for Printer {
             Event::WentBack { iter, scale } => {
                 self.note(&format!("Back to the state after update {iter}; learning rates are multiplied by {scale}"));
             }
-            Event::Saved(folder) => self.note(&format!("Saved the adapter to {}", folder.display())),
+            Event::Saved(place) => {
+                let what = if place.ends_with(MODEL) { "model" } else { "adapter" };
+                self.note(&format!("Saved the {what} to {}", place.display()));
+            }
         }
     }
 }

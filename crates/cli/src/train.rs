@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use clap::{ArgMatches, CommandFactory, ValueEnum};
 use pocketune::graph::Derivatives;
-use pocketune::model::Model;
+use pocketune::model::{Model, Source};
 use pocketune::plan::{Machine, Plan, PolicyName};
 use pocketune::store::hidden_folder;
 use pocketune::train::{
-    Budget, DataOptions, DataSource, Decay, Ending, Optimizer, PolicyChoice, Sampling, Schedule, Summary, TrainOptions,
-    train,
+    Budget, DataOptions, DataSource, Decay, Ending, MODEL, Optimizer, PolicyChoice, Sampling, Schedule, Summary,
+    TrainOptions, train,
 };
 
-use crate::args::{CheckpointArg, Cli, LogArg, OptimizerArg, SchedulerArg, TrainArgs};
+use pocketune_formats::BlockType;
+
+use crate::args::{CheckpointArg, Cli, LogArg, OptimizerArg, SchedulerArg, StoreArg, TrainArgs};
 use crate::conditions::Watch;
 use crate::memory_bar::{bar, mib};
 use crate::progress::Printer;
@@ -89,11 +91,23 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
     };
     let iters = if built_in { demo::ITERS } else { 1000 };
     let zeroth = args.method.zeroth().is_some();
-    if zeroth && args.optimizer.is_some() {
+    let own = args.method.optimizer();
+    if (zeroth || own.is_some()) && args.optimizer.is_some() {
         let name = args.method.name();
+        if args.method.trains_all() {
+            return Err(Failure(format!("--optimizer: {name} has an update of its own; --method full takes one")));
+        }
         return Err(Failure(format!("--optimizer: {name} has an update of its own; --method backprop takes one")));
     }
-    let rate = if built_in && !zeroth { demo::LEARNING_RATE } else { args.method.defaults().rate };
+    if args.store.is_some() && !args.method.trains_all() {
+        let name = args.method.name();
+        return Err(Failure(format!("--store: {name} leaves the model as it is; --method full trains it")));
+    }
+    let rate = if built_in && !zeroth && !args.method.trains_all() {
+        demo::LEARNING_RATE
+    } else {
+        args.method.defaults().rate
+    };
     let iters = args.iters.unwrap_or(iters);
     let warmup = match args.warmup_ratio {
         None => args.warmup_steps,
@@ -114,6 +128,7 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         drop_backward: args.drop_backward.unwrap_or(0.0),
         derivatives: Derivatives { approx_act: args.approx_act, ms_norm: args.ms_norm, ce_skip: args.ce_skip },
         zo_eps: args.zo_eps,
+        store: if args.store == Some(StoreArg::F32) { BlockType::F32 } else { BlockType::BF16 },
         lora: args.lora.choice(args.method)?,
         lora_plus: args.lora.lora_plus,
         iters,
@@ -123,6 +138,7 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         max_seq_length: args.records.max_seq_length,
         pack: args.pack,
         optimizer: match args.optimizer {
+            None if let Some(own) = own => own,
             None | Some(OptimizerArg::Adamw) => Optimizer::AdamW,
             Some(OptimizerArg::Adamw8bit) => Optimizer::AdamW8bit,
             Some(OptimizerArg::Sgd) => Optimizer::Sgd,
@@ -166,9 +182,10 @@ fn sample(options: &TrainOptions, prompt: &str, adapted: bool) -> Result<String,
     let chat = template.find(&model, adapter).map_err(Failure::new)?.map(|_| template.clone());
     drop(model);
     let mut text = String::new();
+    let whole = adapted && options.method.trains_all();
     let request = generate::Request {
-        model: options.model.clone(),
-        adapter: adapted.then(|| options.adapter_path.clone()),
+        model: if whole { Source::Path(options.adapter_path.join(MODEL)) } else { options.model.clone() },
+        adapter: (adapted && !whole).then(|| options.adapter_path.clone()),
         prompt: prompt.into(),
         chat,
         max_tokens: 24,
@@ -188,6 +205,12 @@ fn next(args: &TrainArgs) -> String {
         if text.contains([' ', '\'', '"']) { format!("{text:?}") } else { text }
     };
     let adapter = quoted(&args.adapter_path);
+    if args.method.trains_all() {
+        let model = quoted(&args.adapter_path.join(MODEL));
+        return format!(
+            "\n  files   {model}: the model, and pocketune.yaml, which says how it was made\n  next    pocketune generate --model {model} --prompt \"…\"\n"
+        );
+    }
     let next = match (&args.model, &args.data, args.records.task) {
         (Some(model), Some(data), Some(task)) => {
             let task = task.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
@@ -263,7 +286,7 @@ fn closing(summary: &Summary, took: Duration) -> String {
         None => text.push_str(&format!("  loss    {:.3} first, {:.3} last\n", summary.first_loss, summary.last_loss)),
     }
     if let Some(iter) = summary.best {
-        text.push_str(&format!("  kept    the adapter after update {iter}, of the lowest validation loss\n"));
+        text.push_str(&format!("  kept    what there was after update {iter}, of the lowest validation loss\n"));
     }
     if let Some(test) = summary.test {
         let loss = test.mean_loss();

@@ -21,7 +21,7 @@ pub use shapes::{SHAPES, Shape, shape};
 
 use pocketune_formats::ModelFiles;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::graph::{Builder, Graph, LoraSpec, ValueId};
 
 impl Config {
@@ -49,6 +49,14 @@ impl Config {
     /// # Errors
     /// When there are fewer layers than are to be trained, or a linear is too small for the rank.
     pub fn graph(&self, lora: Option<&LoraSpec>) -> Result<Graph> {
+        if lora.is_some_and(|lora| lora.whole) {
+            let family = self.family.model_type();
+            if self.learned.is_some() {
+                let fault = "its positions are learned, and all parameters are trained where they are rotations; --method backprop trains an adapter";
+                return Err(Error::System(format!("{family}: {fault}")));
+            }
+            return self.graph(None).map(Graph::trained_whole);
+        }
         if let Some(lora) = lora {
             lora.check()?;
             lora.layers.check(self.layers)?;

@@ -6,6 +6,7 @@ pub mod builder;
 mod derivatives;
 mod op;
 mod target;
+mod whole;
 
 pub use adapter::{Layers, LoraSpec, Module, hugging_face_row, llama_row};
 pub use builder::{Builder, Projection};
@@ -204,15 +205,26 @@ pub struct RopeDecl {
     pub frequencies: Vec<f64>,
 }
 
-/// A matrix of an adapter. Both factors have `rank` rows: A is `[rank, in]`, B is held transposed, `[rank, out]`. Magnitudes are one
-/// row, `[1, out]`.
+/// What a trainable matrix is a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// One of [`Graph::modules`].
+    Module(usize),
+    /// The model itself: one of its matrices, which stays on disk.
+    Matrix(WeightId),
+    /// The model itself: one of its vectors.
+    Vector(VectorId),
+}
+
+/// A matrix of an adapter, or a tensor of the model where that is trained itself. Both factors of an adapter have `rank` rows: A is `[rank, in]`, B
+/// is held transposed, `[rank, out]`. Magnitudes and vectors are one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param {
-    /// Which of [`Graph::modules`] it belongs to.
-    pub module: usize,
-    /// Rows: the adapter's rank, or one.
+    /// What it is a part of.
+    pub of: Of,
+    /// Rows: the adapter's rank, one, or those of the model's matrix.
     pub rank: usize,
-    /// Columns: input dimension for A, output dimension for the others.
+    /// Columns: input dimension for A and the model's matrices, output dimension for the others.
     pub cols: usize,
     /// Whether it is trained: it has a gradient and a state then, and none otherwise.
     pub trained: bool,
@@ -252,8 +264,10 @@ pub struct Graph {
     pub modules: Vec<Module>,
     /// How its linears are called.
     pub naming: Naming,
-    /// The adapters' matrices.
+    /// The adapters' matrices, or the model's own tensors where those are trained.
     pub params: Vec<Param>,
+    /// Whether the model's own tensors are trained: its matrices, then its vectors, in their order.
+    pub whole: bool,
     /// Number of blocks.
     pub blocks: usize,
     /// Most tokens a record may have, where the model says.
@@ -276,7 +290,7 @@ impl Graph {
     pub fn needs_gradient(&self) -> Vec<bool> {
         let mut needs = vec![false; self.values.len()];
         for node in &self.nodes {
-            let trained = node.op.params().iter().any(|id| self.params[id.0].trained);
+            let trained = self.whole || node.op.params().iter().any(|id| self.params[id.0].trained);
             let trainable = trained || node.inputs.iter().any(|input| needs[input.0]);
             for output in &node.outputs {
                 needs[output.0] = trainable;
@@ -285,11 +299,12 @@ impl Graph {
         needs
     }
 
-    /// The block that each matrix of the adapters is multiplied in.
+    /// The block that each trainable matrix is multiplied in.
     pub fn blocks_of_params(&self) -> Vec<Option<usize>> {
         let mut blocks = vec![None; self.params.len()];
         for node in &self.nodes {
-            node.op.params().into_iter().for_each(|id| blocks[id.0] = node.block);
+            let tensors = self.tensors_of(&node.op);
+            node.op.params().into_iter().chain(tensors).for_each(|id| blocks[id.0] = node.block);
         }
         blocks
     }

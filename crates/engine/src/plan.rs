@@ -5,6 +5,7 @@ mod emit;
 mod flops;
 mod instr;
 mod layout;
+mod learning;
 mod memory;
 mod picture;
 mod place;
@@ -17,6 +18,7 @@ pub use flops::Flops;
 pub(crate) use flops::{ATTENTION, ATTENTION_BACKWARD};
 pub use instr::{Access, Grad, Instr, LoraAdd, LoraUp};
 pub use layout::{Layout, Span, States};
+pub use learning::Learning;
 pub(crate) use memory::STRETCH;
 pub use memory::{MemoryPlan, Surroundings};
 pub use picture::{Canvas, Sample, picture, ticks};
@@ -93,5 +95,5 @@ fn states_passing_through(request: Request) -> usize {
     if request.mode != Mode::Accumulate || !request.policy.page_optimizer {
         return 0;
     }
-    request.graph.params.iter().map(|param| request.states.floats(param.trained_len())).max().unwrap_or(0)
+    request.graph.params.iter().map(|param| request.states.of(param)).max().unwrap_or(0)
 }

@@ -27,6 +27,7 @@ mod run;
 mod schedule;
 mod steps;
 mod terms;
+mod whole;
 mod zeroth;
 
 pub use advice::{Advice, Pace};
@@ -50,4 +51,5 @@ pub(crate) use planning::surroundings;
 pub use replay::{ReplayOptions, Updates, replay};
 pub use run::train;
 pub use schedule::{Decay, Schedule};
+pub use whole::{MODEL, check_floats};
 pub use zeroth::Zeroth;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use golden::Golden;
 use pocketune::backend::{Aim, Law, Rule, Sides, Still};
 use pocketune::plan::{Mode, PolicyName};
-use pocketune_kernels::update::{AdamW, Sgd};
+use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Sgd};
 
 struct Counting;
 
@@ -34,6 +34,7 @@ static COUNTING: Counting = Counting;
 fn main() {
     steps_with_gradients();
     steps_along_directions();
+    steps_of_a_model_itself();
     println!("nothing is allocated during a step ... ok");
 }
 
@@ -62,6 +63,30 @@ fn steps_with_gradients() {
                 step();
                 assert_eq!((step(), step()), (0, 0), "{name} {mode:?} {policy:?}");
             }
+        }
+    }
+}
+
+fn steps_of_a_model_itself() {
+    let adamw = AdamW { lr: 1e-3, weight_decay: 0.0, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: 1 };
+    for rule in [
+        Rule::Sgd(Sgd { lr: 1e-3, weight_decay: 0.0 }),
+        Rule::AdamW8bit(adamw),
+        Rule::AdaLomo(AdaLomo { lr: 1e-3, weight_decay: 0.0, step: 1 }),
+        Rule::Apollo(Apollo { adamw, rank: 4, scale: 16.0, tensor: false, seed: 3 }),
+    ] {
+        for name in ["llama.gguf", "qwen2.gguf"] {
+            let mut golden = Golden::open(name);
+            (golden.states, golden.whole) = (rule.states(), true);
+            let mut case = golden.case(true, Mode::TrainAndUpdate, PolicyName::Block, 2);
+            let batch = case.batch();
+            let mut step = || {
+                let before = ALLOCATIONS.load(Ordering::Relaxed);
+                case.cpu.run(&case.program, batch.batch(), 0, Some(rule)).unwrap();
+                ALLOCATIONS.load(Ordering::Relaxed) - before
+            };
+            step();
+            assert_eq!((step(), step()), (0, 0), "{name} {rule:?}");
         }
     }
 }

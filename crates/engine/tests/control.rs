@@ -11,6 +11,7 @@ use pocketune::train::{
     Advice, Budget, DataOptions, DataSource, Decay, Ending, Event, Every, Host, Job, Keeping, LoraChoice, Method,
     Optimizer, Pace, PolicyChoice, PrecisionChoice, Resume, RunOptions, Schedule, State, TrainOptions,
 };
+use pocketune_kernels::BlockType;
 
 const ITERS: usize = 12;
 /// No run here takes so long.
@@ -26,6 +27,7 @@ fn options(adapter_path: PathBuf) -> TrainOptions {
         drop_backward: 0.0,
         derivatives: Default::default(),
         zo_eps: None,
+        store: BlockType::BF16,
         lora: LoraChoice::New(LoraSpec::default()),
         lora_plus: 1.0,
         iters: ITERS,

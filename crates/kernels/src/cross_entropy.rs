@@ -47,7 +47,8 @@ impl State<'_> {
         self.best[row].to_bits() == label
     }
 
-    fn lse(&self, row: usize) -> f32 {
+    /// The log-sum-exp of a row after the last strip.
+    pub fn lse(&self, row: usize) -> f32 {
         self.top[row] + self.total[row].ln()
     }
 }
@@ -116,6 +117,25 @@ pub fn gradient(isa: Isa, pool: &Pool, piece: &mut [f32], first: usize, labels: 
     pool.run(labels.len(), &|row, _| {
         let (logits, _) = piece.piece(row);
         gradient_row(isa, logits, state.lse(row), scale);
+        if let Some(logit) = (labels[row] as usize).checked_sub(first).and_then(|at| logits.get_mut(at)) {
+            *logit -= scale;
+        }
+    });
+}
+
+/// As [`gradient`], of rows whose log-sum-exp is known; those of which the label is beyond every vocabulary have none, and no gradient.
+#[allow(clippy::too_many_arguments)]
+pub fn gradient_of(isa: Isa, pool: &Pool, piece: &mut [f32], first: usize, labels: &[u32], lse: &[f32], scale: f32) {
+    let Some(len) = piece.len().checked_div(labels.len()) else { return };
+    assert_eq!(labels.len(), lse.len(), "a log-sum-exp for every label");
+    let piece = Rows::new(piece, len.max(1));
+    pool.run(labels.len(), &|row, _| {
+        let (logits, _) = piece.piece(row);
+        if labels[row] == u32::MAX {
+            logits.fill(0.0);
+            return;
+        }
+        gradient_row(isa, logits, lse[row], scale);
         if let Some(logit) = (labels[row] as usize).checked_sub(first).and_then(|at| logits.get_mut(at)) {
             *logit -= scale;
         }

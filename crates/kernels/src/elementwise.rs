@@ -21,6 +21,12 @@ pub fn scale(pool: &Pool, a: &mut [f32], by: f32) {
     pool.run(a.pieces(), &|task, _| a.piece(task).0.iter_mut().for_each(|a| *a *= by));
 }
 
+/// The sum of every column of `x`, row after row: the gradient of a bias.
+pub fn column_sums(x: &[f32], sums: &mut [f32]) {
+    sums.fill(0.0);
+    x.chunks_exact(sums.len()).for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x));
+}
+
 /// What a gradient looks like: the sum of its squares, in `f64` and in ascending order; not finite when an element isn't.
 pub fn square_sum(g: &[f32]) -> f64 {
     g.iter().map(|&g| f64::from(g) * f64::from(g)).sum()

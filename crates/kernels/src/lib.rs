@@ -33,6 +33,7 @@ pub mod philox;
 pub mod pool;
 pub mod reference;
 pub mod rope;
+pub mod round;
 mod rows;
 pub mod shared_norm;
 mod tile;

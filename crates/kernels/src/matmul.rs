@@ -36,6 +36,7 @@ use std::ops::Range;
 
 use crate::blocks::Packed;
 use crate::dequant::{self, Source};
+use crate::rows::Rows;
 use crate::{BlockType, Isa, Pool};
 
 /// A matrix `[rows, cols]`, row-major, stored in blocks along `cols`, or as another runtime packed it: mapped files for frozen weights, `F32` for
@@ -115,6 +116,16 @@ impl<'a> Weight<'a> {
     pub fn read(&self, isa: Isa, row: usize, cols: Range<usize>, to: &mut [f32]) {
         assert_eq!(cols.len(), to.len(), "room for columns {cols:?}");
         dequant::dequantize(isa, self.source(row, &cols), to);
+    }
+
+    /// Writes whole rows to `to`, one after another.
+    ///
+    /// # Panics
+    /// When there are no such rows, or `to` has another length.
+    pub fn read_rows(&self, isa: Isa, pool: &Pool, rows: Range<usize>, to: &mut [f32]) {
+        assert!(to.len() == rows.len() * self.cols && rows.end <= self.rows, "room for rows {rows:?}");
+        let to = Rows::new(to, self.cols);
+        pool.run(to.pieces(), &|task, _| self.read(isa, rows.start + task, 0..self.cols, to.piece(task).0));
     }
 
     /// [`Weight::read`] rounded to bf16.
@@ -278,17 +289,37 @@ pub fn nn(ctx: &mut Ctx, w: Weight, g: &[f32], n: usize, gx: &mut [f32], start: 
     Product { left, right: Right::Cols(w), m: n, n: w.cols, k: w.rows, out: gx, start, tail }.run(ctx);
 }
 
-/// `c = start + aᵀ b`, with `a: [n, p]`, `b: [n, q]` and `c: [p, q]`; made for a small `p` (an adapter's rank).
+/// `c = start + aᵀ b`, with `a: [n, p]`, `b: [n, q]` and `c: [p, q]`.
 ///
 /// # Panics
 /// As [`nt`].
 #[allow(clippy::too_many_arguments)]
 pub fn tn(ctx: &mut Ctx, a: &[f32], b: &[f32], n: usize, p: usize, q: usize, c: &mut [f32], start: Start) {
     assert_eq!(a.len(), n * p, "length of a for n = {n} and p = {p}");
+    tn_part(ctx, (a, p), 0..p, b, n, q, c, start);
+}
+
+/// Rows `part` of [`tn`]'s product: columns `part` of `a`, whose rows are `p` long.
+///
+/// # Panics
+/// As [`nt`].
+#[allow(clippy::too_many_arguments)]
+pub fn tn_part(
+    ctx: &mut Ctx,
+    (a, p): (&[f32], usize),
+    part: Range<usize>,
+    b: &[f32],
+    n: usize,
+    q: usize,
+    c: &mut [f32],
+    start: Start,
+) {
+    assert!(a.len() == n * p && part.end <= p, "columns {part:?} of a for n = {n} and p = {p}");
     assert_eq!(b.len(), n * q, "length of b for n = {n} and q = {q}");
-    assert_eq!(c.len(), p * q, "length of c for p = {p} and q = {q}");
-    let left = Left { data: a, row: 1, k: p };
-    Product { left, right: Right::Cols(Weight::f32(n, q, b)), m: p, n: q, k: n, out: c, start, tail: None }.run(ctx);
+    assert_eq!(c.len(), part.len() * q, "length of c for {part:?} and q = {q}");
+    let left = Left { data: &a[part.start.min(a.len())..], row: 1, k: p };
+    let m = part.len();
+    Product { left, right: Right::Cols(Weight::f32(n, q, b)), m, n: q, k: n, out: c, start, tail: None }.run(ctx);
 }
 
 /// The shape of a product with a weight, for its scratch memory.

@@ -34,12 +34,31 @@ pub fn backward(isa: Isa, pool: &Pool, x: &[f32], w: &[f32], eps: f32, gy: &[f32
     });
 }
 
+/// `gw = Σ gy x rstd` over all rows, one after another.
+pub fn weight_gradient(isa: Isa, x: &[f32], eps: f32, gy: &[f32], gw: &mut [f32]) {
+    assert!(x.len() == gy.len() && x.len().is_multiple_of(gw.len()));
+    weight_rows(isa, x, eps, gy, gw);
+}
+
+per_isa!(fn weight_rows(x: &[f32], eps: f32, gy: &[f32], gw: &mut [f32]) = weight_body);
 per_isa!(fn forward_rows(x: &[f32], w: &[f32], eps: f32, y: &mut [f32]) = forward_body);
 per_isa!(fn backward_rows(x: &[f32], w: &[f32], eps: f32, gy: &[f32], gx: &mut [f32], accumulate: bool) = backward_body);
 
 #[inline(always)]
 pub(crate) fn rstd(row: &[f32], eps: f32) -> f32 {
     1.0 / (dot(row, row) / row.len() as f32 + eps).sqrt()
+}
+
+#[inline(always)]
+fn weight_body(x: &[f32], eps: f32, gy: &[f32], gw: &mut [f32]) {
+    gw.fill(0.0);
+    let c = gw.len();
+    for (x, gy) in x.chunks_exact(c).zip(gy.chunks_exact(c)) {
+        let rstd = rstd(x, eps);
+        for ((gw, &x), &gy) in gw.iter_mut().zip(x).zip(gy) {
+            *gw = (x * rstd).mul_add(gy, *gw);
+        }
+    }
 }
 
 #[inline(always)]

@@ -2,9 +2,13 @@
 
 mod adamw_8bit;
 mod dynamic_map;
+mod factored;
+mod projected;
 
-pub use adamw_8bit::{BLOCK as BLOCK_8BIT, adamw_8bit, state_len as state_len_8bit};
+pub use adamw_8bit::{BLOCK as BLOCK_8BIT, adamw_8bit, adamw_8bit_rows, state_len as state_len_8bit};
 pub use dynamic_map::{DynamicMap, SIGNED, UNSIGNED};
+pub use factored::{AdaLomo, Factors, add_column_squares, move_rows, row_squares};
+pub use projected::Apollo;
 
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
@@ -44,6 +48,18 @@ pub fn adamw(isa: Isa, pool: &Pool, rule: AdamW, p: &mut [f32], g: &[f32], m: &m
     let (p, m, v) = (Rows::new(p, PIECE), Rows::new(m, PIECE), Rows::new(v, PIECE));
     pool.run(p.pieces(), &|task, _| {
         let ((p, range), (m, _), (v, _)) = (p.piece(task), m.piece(task), v.piece(task));
+        adamw_piece(isa, rule, p, &g[range], m, v);
+    });
+}
+
+/// [`adamw`] of rows of `cols` numbers, each with its two moments one after the other in `state`: so some rows of a matrix have their state in
+/// one stretch.
+pub fn adamw_rows(isa: Isa, pool: &Pool, rule: AdamW, cols: usize, p: &mut [f32], g: &[f32], state: &mut [f32]) {
+    assert!(p.len() == g.len() && state.len() == 2 * g.len());
+    let (p, state) = (Rows::new(p, cols), Rows::new(state, 2 * cols));
+    pool.run(p.pieces(), &|task, _| {
+        let ((p, range), (state, _)) = (p.piece(task), state.piece(task));
+        let (m, v) = state.split_at_mut(cols);
         adamw_piece(isa, rule, p, &g[range], m, v);
     });
 }

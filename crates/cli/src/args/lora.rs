@@ -54,12 +54,34 @@ pub enum FineTuneArg {
 }
 
 impl LoraArgs {
+    /// The first of them that was typed.
+    fn typed(&self) -> Option<&'static str> {
+        let given = [
+            ("lora-rank", self.lora_rank.is_some()),
+            ("lora-alpha", self.lora_alpha.is_some()),
+            ("lora-rank-pattern", self.lora_rank_pattern.is_some()),
+            ("lora-alpha-pattern", self.lora_alpha_pattern.is_some()),
+            ("use-rslora", self.use_rslora),
+            ("fine-tune-type", self.fine_tune_type.is_some()),
+            ("lora-dropout", self.lora_dropout.is_some()),
+            ("lora-targets", self.lora_targets.is_some()),
+            ("num-layers", self.num_layers.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
+
     /// What they mean.
     pub fn choice(&self, method: Method) -> Result<LoraChoice, Failure> {
         if let Some(folder) = &self.init_adapter {
             return Ok(LoraChoice::From(folder.clone()));
         }
         let defaults = method.defaults();
+        if let Some(option) = self.typed().filter(|_| method.trains_all()) {
+            let name = method.name();
+            return Err(Failure(format!(
+                "--{option}: {name} trains the model itself and has no adapter; --method backprop trains one"
+            )));
+        }
         if self.fine_tune_type == Some(FineTuneArg::Lora) && method == Method::Dora {
             return Err(Failure(
                 "--fine-tune-type lora: --method dora trains magnitudes too; --method backprop does not".into(),

@@ -51,3 +51,4 @@ mod talking;
 mod tasks;
 mod travelling;
 mod validating;
+mod whole;

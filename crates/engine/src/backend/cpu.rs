@@ -5,6 +5,7 @@ mod batch;
 mod dropped;
 mod faint;
 mod head;
+mod learn;
 mod perturbed;
 mod state;
 mod updates;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use pocketune_kernels::attention::Segment;
-use pocketune_kernels::matmul::{Ctx, Low, LowRank, Precision, Start, Weight, matvec, nn, nt, tn};
+use pocketune_kernels::matmul::{Ctx, Low, LowRank, Precision, Start, Weight, matvec, nn, nt, tn, tn_part};
 use pocketune_kernels::{
     Pool, activation, attention, cross_entropy, dora, dropout, elementwise, embed, gated, layer_norm, levels, norm,
     rope, shared_norm,
@@ -25,13 +26,14 @@ use pocketune_kernels::{
 use super::disk::{Disk, Ticket};
 use super::{Arena, Weights};
 use crate::error::{Error, Result};
-use crate::graph::{Added, Graph, Module, Norm, Op, ParamId, RopeId, VectorId};
+use crate::graph::{Added, Graph, Module, Norm, Of, Op, ParamId, RopeId, VectorId};
 use crate::plan::{Buf, Grad, Instr, Layout, LoraAdd, LoraUp, Machine, Mode, Program, Span};
 use crate::store;
 
 pub use alone::Alone;
 pub use batch::{Batch, Group, NO_LABEL, Noise, Outcome};
 use head::{Head, HeadAdapter};
+use learn::Lesson;
 pub use perturbed::{Aim, Law, MOST_DIRECTIONS, Sides, Still};
 pub use updates::Rule;
 
@@ -49,8 +51,8 @@ pub struct Cpu {
     layout: Layout,
     /// Rows and columns of the trainable matrices.
     ranks: Vec<(usize, usize)>,
-    /// The module of each.
-    modules: Vec<usize>,
+    /// What each is a part of.
+    of: Vec<Of>,
     /// How many times the learning rate each is trained with.
     quicker: Vec<f32>,
     /// Of which modules the lengths of rows are known.
@@ -105,7 +107,7 @@ impl Cpu {
             weights,
             layout: Layout::default(),
             ranks,
-            modules: graph.params.iter().map(|param| param.module).collect(),
+            of: graph.params.iter().map(|param| param.of).collect(),
             quicker: vec![1.0; graph.params.len()],
             known: vec![false; graph.modules.len()],
             arena: Arena::new(0)?,
@@ -143,9 +145,7 @@ impl Cpu {
             self.disk = Some(Disk::new(file).map_err(|error| Error::System(format!("the disk's thread: {error}")))?);
         }
         self.tickets = vec![Ticket::default(); most(|program| program.buffers.len())];
-        for (id, decl) in graph.vectors.iter().enumerate() {
-            self.weights.read_vector(VectorId(id), decl.plus, arena.get_mut(layout.vectors[id].range()))?;
-        }
+        self.read_vectors(graph, &layout, &mut arena)?;
         for (rope, span) in graph.ropes.iter().zip(&layout.ropes) {
             let half = rope.frequencies.len();
             for (position, row) in arena.get_mut(span.range()).chunks_exact_mut(2 * half.max(1)).enumerate() {
@@ -156,6 +156,13 @@ impl Cpu {
             }
         }
         (self.arena, self.layout) = (arena, layout);
+        Ok(())
+    }
+
+    fn read_vectors(&self, graph: &Graph, layout: &Layout, arena: &mut Arena) -> Result<()> {
+        for (id, decl) in graph.vectors.iter().enumerate() {
+            self.weights.read_vector(VectorId(id), decl.plus, arena.get_mut(layout.vectors[id].range()))?;
+        }
         Ok(())
     }
 
@@ -186,8 +193,15 @@ impl Cpu {
 
     /// A trainable matrix, to change.
     pub fn param_mut(&mut self, id: ParamId) -> &mut [f32] {
-        self.known[self.modules[id.0]] = false;
+        self.forget_lengths(id);
         self.arena.get_mut(self.layout.param(id).range())
+    }
+
+    /// The lengths of rows that depend on a matrix are no longer known.
+    fn forget_lengths(&mut self, id: ParamId) {
+        if let Of::Module(module) = self.of[id.0] {
+            self.known[module] = false;
+        }
     }
 
     /// Sets all magnitudes to the lengths of the rows as they are now.
@@ -291,7 +305,7 @@ impl Cpu {
                     }
                     self.step(program, instr, batch, window.clone(), past, rule, &mut outcome)?;
                     done(instr);
-                    updated |= matches!(instr, Instr::Update { .. });
+                    updated |= instr.updates();
                     // A loss that is no number is not below either.
                     let fine = outcome.loss / (outcome.targets.max(1) as f64) < self.loss_limit;
                     if trains && matches!(instr, Instr::CrossEntropy { .. }) && !fine {
@@ -309,7 +323,9 @@ impl Cpu {
     /// embedding are needed is up to the tokens.
     fn read_ahead(&self, instrs: &[Instr]) {
         match instrs.iter().find(|instr| instr.weight().is_some()) {
-            Some(Instr::CrossEntropy { weight, .. }) => self.weights.read_ahead(*weight, 0..cross_entropy::STRIP),
+            Some(Instr::CrossEntropy { weight, .. } | Instr::LearnTable { weight, .. }) => {
+                self.weights.read_ahead(*weight, 0..cross_entropy::STRIP);
+            }
             Some(Instr::Logits { weight, .. }) => self.weights.read_ahead(*weight, 0..LOGITS_PIECE),
             None | Some(Instr::Embed { .. }) => {}
             Some(next) => next.weight().into_iter().for_each(|weight| self.weights.read_ahead(weight, 0..usize::MAX)),
@@ -566,7 +582,7 @@ impl Cpu {
             }
             Instr::Add { from, to } => elementwise::add(pool, w(to), r(from)),
             Instr::Copy { from, to } => w(to).copy_from_slice(r(from)),
-            Instr::CrossEntropy { weight, bias, lora, skip, rows, x, gx, grads, work } => {
+            Instr::CrossEntropy { weight, bias, lora, skip, rows, x, gx, lse, grads, work } => {
                 let lora = lora.map(|lora| HeadAdapter { a: factor(lora.a), b: matrix(lora.b), scale: lora.scale });
                 let grads = grads.map(|grads| {
                     grads.map(|grad| {
@@ -578,7 +594,7 @@ impl Cpu {
                     })
                 });
                 let head = Head { weight, bias: bias.map(vector), lora, skip, rows, stream: program.stream };
-                *outcome = self.cross_entropy(head, r(x), gx.map(w), grads, w(work), batch)?;
+                *outcome = self.cross_entropy(head, r(x), gx.map(w), lse.map(w), grads, w(work), batch)?;
             }
             Instr::Logits { weight, bias, lora, x, out, scratch } => {
                 let (matrix, bias, stream) = (self.weights.matrix(weight), bias.map(vector), program.stream);
@@ -606,6 +622,26 @@ impl Cpu {
             Instr::Update { param, grad, state } => {
                 let (grad, state) = (r(grad), state.map(w));
                 self.update(param, grad, state, rule.expect("a program that updates runs with a rule"))?;
+            }
+            Instr::NormGradient { eps, x, g, grad } => norm::weight_gradient(isa, r(x), eps, r(g), w(grad)),
+            Instr::BiasGradient { g, grad } => elementwise::column_sums(r(g), w(grad)),
+            Instr::Learn { weight, param, x, g, how, work } => {
+                let lesson = Lesson { weight, param, how, noise: batch.noise, stream: program.stream };
+                let (x, g) = (r(x), r(g));
+                let sum = self.learn(lesson, rule, w(work), &mut |strip, grad, room| {
+                    let mut ctx = Ctx { pool, isa, precision: self.machine.precision, scratch: room };
+                    tn_part(&mut ctx, (g, how.rows), strip, x, n, how.cols, grad, Start::Zero);
+                })?;
+                self.note(param, sum);
+            }
+            Instr::LearnTable { weight, param, embedded, head, how, work } => {
+                let lesson = Lesson { weight, param, how, noise: batch.noise, stream: program.stream };
+                let embedded = embedded.map(|(g, scale)| (r(g), scale));
+                let head = head.map(|both| both.map(r));
+                let sum = self.learn(lesson, rule, w(work), &mut |strip, grad, room| {
+                    self.table_gradient(weight, how, strip, embedded, head, batch, grad, room);
+                })?;
+                self.note(param, sum);
             }
             // SAFETY: the buffer lives, untouched, until the matching `Spilled` or `Fetched`.
             Instr::Spill { from, at } => self.tickets[from.0] = unsafe { self.disk().write(r(from), at) },

@@ -1,9 +1,11 @@
 //! Binds a graph's frozen matrices and vectors to a model's mapped tensors, after checking that they are there in the right shape.
 
+use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
 use pocketune_formats::{ModelFiles, PackedMatrix, Part};
-use pocketune_kernels::blocks::Packed;
+use pocketune_kernels::blocks::{Packed, quantize};
 use pocketune_kernels::matmul::{Weight, counted_as};
 use pocketune_kernels::{BlockType, Isa};
 
@@ -22,6 +24,9 @@ pub struct Weights {
     files: ModelFiles,
     matrices: Vec<Place>,
     vectors: Vec<Place>,
+    /// The one file behind it, to be written, where the model itself is trained. What is written is seen through the mapping at once: both are
+    /// the system's cache of the same file.
+    store: Option<File>,
 }
 
 #[derive(Clone)]
@@ -81,7 +86,66 @@ impl Weights {
         for decl in &graph.vectors {
             vectors.push(place(&files, family, &decl.name, &[decl.len])?);
         }
-        Ok(Self { files, matrices, vectors })
+        Ok(Self { files, matrices, vectors, store: None })
+    }
+
+    /// The same over a file of plain floats that may be written.
+    pub fn writable(self, store: File) -> Self {
+        Self { store: Some(store), ..self }
+    }
+
+    /// The file that may be written, where there is one.
+    pub fn store(&self) -> Option<&File> {
+        self.store.as_ref()
+    }
+
+    /// Bytes of a matrix in its file.
+    pub fn stored_bytes(&self, id: WeightId) -> usize {
+        let mut bytes = 0;
+        self.matrices[id.0].data.each_part(|part| bytes += part.bytes);
+        bytes
+    }
+
+    /// Writes bytes of a matrix, from byte `at` of it on.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&self, id: WeightId, at: usize, bytes: &[u8]) -> Result<()> {
+        self.put(&self.matrices[id.0], at, bytes)
+    }
+
+    /// Reads bytes of a matrix from its file, from byte `at` of it on; nothing stays mapped of them.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn read(&self, id: WeightId, at: usize, bytes: &mut [u8]) -> Result<()> {
+        let (store, first) = self.in_store(&self.matrices[id.0]);
+        store.read_exact_at(bytes, first + at as u64).map_err(|error| Error::io(self.files.path(), error))
+    }
+
+    /// Writes a vector, from whose elements `plus` is taken away as it was added when they were read.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write_vector(&self, id: VectorId, plus: f32, x: &[f32]) -> Result<()> {
+        let place = &self.vectors[id.0];
+        let plain: Vec<f32> = x.iter().map(|x| x - plus).collect();
+        let mut bytes = vec![0; place.ty.row_bytes(x.len()).unwrap_or(0)];
+        quantize(Isa::Scalar, place.ty, &plain, &mut bytes);
+        self.put(place, 0, &bytes)
+    }
+
+    fn put(&self, place: &Place, at: usize, bytes: &[u8]) -> Result<()> {
+        let (store, first) = self.in_store(place);
+        store.write_all_at(bytes, first + at as u64).map_err(|error| Error::io(self.files.path(), error))
+    }
+
+    /// The file that may be written, and where in it a tensor begins.
+    fn in_store(&self, place: &Place) -> (&File, u64) {
+        match (&self.store, &place.data) {
+            (Some(store), Data::Blocks(part)) => (store, part.offset as u64),
+            _ => unreachable!("a model that is trained itself is one file of plain floats"),
+        }
     }
 
     /// How each matrix is stored.

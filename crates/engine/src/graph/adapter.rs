@@ -30,6 +30,8 @@ pub struct LoraSpec {
     pub frozen_a: bool,
     /// How gradients come to it.
     pub derivatives: Derivatives,
+    /// No adapter at all: every tensor of the model is trained itself, and nothing of the above is looked at.
+    pub whole: bool,
 }
 
 impl Default for LoraSpec {
@@ -47,6 +49,7 @@ impl Default for LoraSpec {
             dropout: 0.0,
             frozen_a: false,
             derivatives: Derivatives::default(),
+            whole: false,
         }
     }
 }

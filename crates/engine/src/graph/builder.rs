@@ -6,7 +6,7 @@ use pocketune_kernels::levels::{self, Steps};
 use pocketune_kernels::rope::Pairs;
 
 use super::{
-    Added, Factors, Graph, LoraSpec, Module, Naming, Node, Norm, Op, Param, ParamId, Role, RopeDecl, RopeId, Stage,
+    Added, Factors, Graph, LoraSpec, Module, Naming, Node, Norm, Of, Op, Param, ParamId, Role, RopeDecl, RopeId, Stage,
     Target, Value, ValueId, VectorDecl, VectorId, WeightDecl, WeightId,
 };
 
@@ -204,7 +204,7 @@ impl<'a> Builder<'a> {
     ) -> usize {
         let (rank, module) = (lora.rank_of(path), self.graph.modules.len());
         let mut param = |rank: usize, cols: usize, trained: bool| {
-            self.graph.params.push(Param { module, rank, cols, trained });
+            self.graph.params.push(Param { of: Of::Module(module), rank, cols, trained });
             ParamId(self.graph.params.len() - 1)
         };
         let (a, b) = (param(rank, cols, !lora.frozen_a), param(rank, rows, true));

@@ -139,6 +139,8 @@ impl Node {
             Op::LoraDown { a, .. } if graph.params[a.0].trained => vec![self.inputs[0]],
             // gB = hᵀ g; the frozen part reads no value at all.
             Op::Linear { lora: Some(_), .. } => vec![self.inputs[1]],
+            // gW = gᵀ x.
+            Op::Linear { .. } if graph.whole => vec![self.inputs[0]],
             // gm = sum of g z / n.
             Op::Magnitude { .. } => vec![self.inputs[0]],
             Op::Norm(_) if any => vec![self.inputs[0]],

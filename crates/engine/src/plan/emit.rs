@@ -5,6 +5,7 @@ mod backward;
 mod forward;
 mod order;
 mod scratch;
+mod whole;
 
 use std::ops::Range;
 
@@ -53,6 +54,7 @@ pub(super) fn emit(request: Request) -> Program {
         grads: vec![None; graph.values.len()],
         sharers: Vec::new(),
         logits: None,
+        lse: None,
         needs,
     };
     emitter.survey();
@@ -114,6 +116,8 @@ struct Emitter<'a> {
     /// How many values have their gradient in each buffer.
     sharers: Vec<u32>,
     logits: Option<Buf>,
+    /// The log-sum-exp of every row of logits, where the head is trained.
+    lse: Option<Buf>,
 }
 
 impl<'a> Emitter<'a> {

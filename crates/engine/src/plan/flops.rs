@@ -57,6 +57,10 @@ pub(super) fn work(instr: &Instr, graph: &Graph) -> Work {
             let products = f64::from(u8::from(gx.is_some()) + u8::from(ga.is_some()));
             Work { thin: products * param(a), ..none }
         }
+        Instr::Learn { weight, how, .. } => Work { frozen: how.times as f64 * matrix(weight), ..none },
+        Instr::LearnTable { weight, how, head: Some(_), .. } => {
+            Work { head: 2.0 * how.times as f64 * matrix(weight), ..none }
+        }
         Instr::LoraDown { a, .. } => Work { thin: param(a), ..none },
         Instr::Attention { heads, .. } | Instr::CachedAttention { heads, .. } => {
             Work { attention: ATTENTION * (heads.queries * heads.d) as f64, window: heads.window, ..none }

@@ -5,7 +5,7 @@ use pocketune_kernels::attention::Heads;
 use pocketune_kernels::levels::Steps;
 use pocketune_kernels::rope::Pairs;
 
-use super::Buf;
+use super::{Buf, Learning};
 use crate::graph::{Added, Factors, Norm, ParamId, RopeId, VectorId, WeightId};
 
 /// How an instruction uses a buffer.
@@ -228,6 +228,8 @@ pub enum Instr {
         rows: usize,
         x: Buf,
         gx: Option<Buf>,
+        /// Where each row's log-sum-exp is kept.
+        lse: Option<Buf>,
         grads: Option<[Grad; 2]>,
         work: Buf,
     },
@@ -245,6 +247,37 @@ pub enum Instr {
         param: ParamId,
         grad: Buf,
         state: Option<Buf>,
+    },
+    /// Makes the gradient of a norm's weight.
+    NormGradient {
+        eps: f32,
+        x: Buf,
+        g: Buf,
+        grad: Buf,
+    },
+    /// Makes the gradient of a bias.
+    BiasGradient {
+        g: Buf,
+        grad: Buf,
+    },
+    /// Makes the gradient of one of the model's matrices, `gᵀ x`, in strips of its rows, and applies them.
+    Learn {
+        weight: WeightId,
+        param: ParamId,
+        x: Buf,
+        g: Buf,
+        how: Learning,
+        work: Buf,
+    },
+    /// The same for a table of the vocabulary: from the gradient of the embedding's output and its scale, and from the head's input with the log-sum-exp of
+    /// each row, where it is both or either.
+    LearnTable {
+        weight: WeightId,
+        param: ParamId,
+        embedded: Option<(Buf, f32)>,
+        head: Option<[Buf; 2]>,
+        how: Learning,
+        work: Buf,
     },
     /// Begins to write a value to the spill file, at a float offset.
     Spill {
@@ -297,9 +330,16 @@ impl Instr {
             | Instr::LinearBackward { weight, gx: Some(_), .. }
             | Instr::Lengths { weight, .. }
             | Instr::CrossEntropy { weight, .. }
+            | Instr::Learn { weight, .. }
+            | Instr::LearnTable { weight, .. }
             | Instr::Logits { weight, .. } => Some(*weight),
             _ => None,
         }
+    }
+
+    /// Whether it changes what is trained.
+    pub const fn updates(&self) -> bool {
+        matches!(self, Instr::Update { .. } | Instr::Learn { .. } | Instr::LearnTable { .. })
     }
 
     /// Calls `see` for every buffer the instruction uses.
@@ -439,11 +479,9 @@ impl Instr {
                 see(from, Read);
                 see(to, Write);
             }
-            Instr::CrossEntropy { x, gx, grads, work, .. } => {
+            Instr::CrossEntropy { x, gx, lse, grads, work, .. } => {
                 see(x, Read);
-                if let Some(gx) = gx {
-                    see(gx, Write);
-                }
+                gx.into_iter().chain(lse).for_each(|buf| see(buf, Write));
                 grads.into_iter().flatten().for_each(|of| grad(see, of));
                 see(work, Write);
             }
@@ -457,6 +495,25 @@ impl Instr {
                 if let Some(state) = state {
                     see(state, Write);
                 }
+            }
+            Instr::NormGradient { x, g, grad, .. } => {
+                see(x, Read);
+                see(g, Read);
+                see(grad, Write);
+            }
+            Instr::BiasGradient { g, grad } => {
+                see(g, Read);
+                see(grad, Write);
+            }
+            Instr::Learn { x, g, work, .. } => {
+                see(x, Read);
+                see(g, Read);
+                see(work, Write);
+            }
+            Instr::LearnTable { embedded, head, work, .. } => {
+                embedded.into_iter().for_each(|(g, _)| see(g, Read));
+                head.into_iter().flatten().for_each(|buf| see(buf, Read));
+                see(work, Write);
             }
             Instr::Spill { from, .. } | Instr::Spilled { from } => see(from, Read),
             Instr::Fetch { to, .. } => see(to, Write),

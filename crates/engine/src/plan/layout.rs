@@ -5,7 +5,7 @@ use std::ops::Range;
 use pocketune_kernels::update::state_len_8bit;
 
 use super::Mode;
-use crate::graph::{Graph, ParamId};
+use crate::graph::{Graph, Of, Param, ParamId};
 
 /// What an optimizer remembers of every trainable matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,15 +17,40 @@ pub enum States {
     F32,
     /// Two moments in 8 bits, with their blocks' maxima.
     Bits8,
+    /// Means of squares, by row and by column of a matrix, by number of a vector.
+    Factored,
+    /// Two moments of a projection to so many rows or columns, and the size of the last step; two moments of a vector.
+    Projected(usize),
 }
 
 impl States {
-    /// Floats of state for a matrix of `len` numbers.
+    /// Floats of state for `len` numbers of an adapter or a vector, or for a row of one of the model's matrices, where each row has its own.
     pub const fn floats(self, len: usize) -> usize {
         match self {
             States::None => 0,
-            States::F32 => 2 * len,
+            States::F32 | States::Projected(_) => 2 * len,
             States::Bits8 => state_len_8bit(len),
+            States::Factored => len,
+        }
+    }
+
+    /// Floats of state for a trainable matrix.
+    pub const fn of(self, param: &Param) -> usize {
+        match (self, param.of) {
+            _ if !param.trained => 0,
+            (States::Factored, Of::Matrix(_)) => param.rank + param.cols,
+            (States::Projected(rank), Of::Matrix(_)) => 2 * rank * larger(param.rank, param.cols) + 1,
+            (_, Of::Matrix(_)) => param.rank * self.floats(param.cols),
+            _ => self.floats(param.len()),
+        }
+    }
+
+    /// How often the gradient of one of the model's matrices is looked at to apply it.
+    pub const fn looks(self) -> usize {
+        match self {
+            States::None | States::F32 | States::Bits8 => 1,
+            States::Factored => 3,
+            States::Projected(_) => 2,
         }
     }
 
@@ -33,6 +58,10 @@ impl States {
     pub const fn any(self) -> bool {
         !matches!(self, States::None)
     }
+}
+
+const fn larger(a: usize, b: usize) -> usize {
+    if a > b { a } else { b }
 }
 
 /// A stretch of the arena.
@@ -54,7 +83,7 @@ impl Span {
 /// The persistent part of the arena.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
-    /// The adapters' matrices.
+    /// The adapters' matrices; of a model's own tensors that are trained, vectors are where [`Layout::vectors`] says, and matrices are not here.
     pub params: Vec<Span>,
     /// Their optimizer states, where there are any in memory.
     pub states: Vec<Span>,
@@ -83,20 +112,24 @@ impl Layout {
     /// `kv_width` floats a token and block when generating.
     pub fn new(graph: &Graph, states: States, page: bool, positions: usize, mode: Mode, kv_width: usize) -> Self {
         let mut layout = Self::default();
-        layout.params = graph.params.iter().map(|param| layout.take(param.len())).collect();
-        let sizes: Vec<usize> = graph.params.iter().map(|param| param.trained_len()).collect();
+        layout.vectors = graph.vectors.iter().map(|vector| layout.take(vector.len)).collect();
+        let place = |layout: &mut Self, param: &Param| match param.of {
+            Of::Module(_) => layout.take(param.len()),
+            Of::Matrix(_) => Span { start: 0, len: 0 },
+            Of::Vector(id) => layout.vectors[id.0],
+        };
+        layout.params = graph.params.iter().map(|param| place(&mut layout, param)).collect();
         if page && states.any() {
-            for &len in &sizes {
+            for param in &graph.params {
                 layout.paged.push(layout.paged_len);
-                layout.paged_len += states.floats(len);
+                layout.paged_len += states.of(param);
             }
         } else if states.any() {
-            layout.states = sizes.iter().map(|&len| layout.take(states.floats(len))).collect();
+            layout.states = graph.params.iter().map(|param| layout.take(states.of(param))).collect();
         }
         if mode == Mode::Accumulate {
-            layout.grads = sizes.iter().map(|&len| layout.take(len)).collect();
+            layout.grads = graph.params.iter().map(|param| layout.take(param.trained_len())).collect();
         }
-        layout.vectors = graph.vectors.iter().map(|vector| layout.take(vector.len)).collect();
         let rows = graph.modules.iter().map(|module| if module.magnitude.is_some() { module.rows } else { 0 });
         layout.lengths = rows.map(|rows| layout.take(rows)).collect();
         layout.ropes = graph.ropes.iter().map(|rope| layout.take(positions * 2 * rope.frequencies.len())).collect();

@@ -119,7 +119,9 @@ pub(super) fn mapped(graph: &Graph, stored: &[Stored], program: &Program, instr:
         return (0..graph.weights.len()).map(|id| whole(WeightId(id))).sum();
     }
     let part = instr.map_or(0, |instr| match instr {
-        Instr::CrossEntropy { weight, .. } => weight_bytes(graph, stored, *weight, STRIP),
+        Instr::CrossEntropy { weight, .. } | Instr::LearnTable { weight, .. } => {
+            weight_bytes(graph, stored, *weight, STRIP)
+        }
         Instr::Logits { weight, .. } => weight_bytes(graph, stored, *weight, LOGITS_PIECE),
         Instr::Embed { weight, added, .. } => {
             let tables = added.iter().flat_map(|added| [Some(added.positions), added.types]).flatten();

@@ -203,7 +203,8 @@ impl<'a> Setting<'a> {
         let keep = Keep::all(self.named.unwrap_or(PolicyName::Block).keeps());
         let page_optimizer = self.may_spill && self.states.any();
         let at_once = if self.mode == Mode::Perturb { 1 } else { usize::MAX };
-        let (rows, loss_rows) = (ROWS[ROWS.len() - 1], LOSS_ROWS[LOSS_ROWS.len() - 1]);
+        let rows = if self.graph.whole { usize::MAX } else { ROWS[ROWS.len() - 1] };
+        let loss_rows = LOSS_ROWS[LOSS_ROWS.len() - 1];
         let root = if self.named.is_some() { 1 } else { (self.graph.blocks as f64).sqrt().round() as usize };
         let (spill, every) = if self.may_spill { (Spill::Tight, 1) } else { (Spill::No, root) };
         // What is mapped around a part that is read can be more than all weights.
@@ -286,6 +287,10 @@ impl<'a> Setting<'a> {
     /// Rows of a piece.
     fn rows(&self, policy: Policy) -> Vec<usize> {
         let mut rows = vec![usize::MAX];
+        // The gradient of one of the model's matrices is made of all rows at once.
+        if self.graph.whole {
+            return rows;
+        }
         rows.extend(ROWS.into_iter().filter(|&rows| rows < self.tokens(policy)));
         rows
     }

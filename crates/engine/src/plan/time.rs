@@ -6,7 +6,7 @@ use super::flops::{Work, head_products, work};
 use super::memory::{mapped, weight_bytes};
 use super::{Instr, Mode, Policy, Program, Spill, States};
 use crate::backend::Stored;
-use crate::graph::{Graph, WeightId};
+use crate::graph::{Graph, ParamId, WeightId};
 
 /// Rates of this machine, for all threads together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -188,9 +188,18 @@ impl Clock<'_> {
                 time.loss += loss_seconds(graph, weight, rows, n, head_products(instr), rates);
             }
             Instr::Update { param: id, .. } => {
-                let len = graph.params[id.0].len();
-                bytes = update_bytes(program.states, len);
-                time.page += self.paging(len);
+                bytes = update_bytes(program.states, graph.params[id.0].len());
+                time.page += self.paging(program.states.of(&graph.params[id.0]));
+            }
+            Instr::Learn { weight, param, .. } => {
+                bytes = update_bytes(program.states, graph.params[param.0].len());
+                self.add_storing(weight, param, time);
+            }
+            Instr::LearnTable { weight, param, ref how, head, .. } => {
+                let products = if head.is_some() { 2.0 * how.times as f64 } else { 0.0 };
+                time.compute += loss_seconds(graph, weight, how.logit_rows.max(1), n, products, rates);
+                bytes = update_bytes(program.states, graph.params[param.0].len());
+                self.add_storing(weight, param, time);
             }
             Instr::Spill { from, .. } => time.disk += 4.0 * program.buffers[from.0].len as f64 / rates.write,
             Instr::Fetch { to, .. } => time.disk += 4.0 * program.buffers[to.0].len as f64 / rates.read,
@@ -207,9 +216,15 @@ impl Clock<'_> {
         }
     }
 
-    /// Seconds to read and write the state of `len` numbers.
-    fn paging(&self, len: usize) -> f64 {
-        4.0 * self.program.states.floats(len) as f64 * (1.0 / self.rates.read + 1.0 / self.rates.write)
+    /// Adds writing a matrix of the model, and its state both ways where that waits on disk.
+    fn add_storing(&self, weight: WeightId, param: ParamId, time: &mut Time) {
+        time.compute += weight_bytes(self.graph, self.stored, weight, usize::MAX) as f64 / self.rates.write;
+        time.page += self.paging(self.program.states.of(&self.graph.params[param.0]));
+    }
+
+    /// Seconds to read and write so many floats of state.
+    fn paging(&self, floats: usize) -> f64 {
+        4.0 * floats as f64 * (1.0 / self.rates.read + 1.0 / self.rates.write)
     }
 
     /// Adds applying the gradient sums, where a step has them.
@@ -217,7 +232,7 @@ impl Clock<'_> {
         if self.program.mode == Mode::Accumulate {
             let trainable = self.graph.trainable();
             time.compute += update_bytes(self.program.states, trainable) / self.rates.pass;
-            time.page += self.paging(trainable);
+            time.page += self.paging(self.program.states.floats(trainable));
         }
     }
 }
@@ -229,6 +244,9 @@ fn update_bytes(states: States, len: usize) -> f64 {
         States::None => 12,
         States::F32 => 28,
         States::Bits8 => 4 * 28,
+        // The gradient three times, and the matrix twice to read and once to write.
+        States::Factored => 24,
+        States::Projected(_) => 20,
     };
     (bytes * len) as f64
 }

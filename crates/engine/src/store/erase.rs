@@ -98,15 +98,16 @@ fn leftovers(folder: &Path) -> Result<Vec<(PathBuf, u32)>> {
     Ok(found.collect())
 }
 
-/// The process in `.pocketune-spill-12-0` or `.adapter_config.json.12.tmp`.
+/// The process in `.pocketune-spill-12-0`, `.adapter_config.json.12.tmp` or `..pocketune-store-12-0.12.tmp`.
 fn process_of(name: &str) -> Option<u32> {
     if let Some(rest) = name.strip_prefix(".pocketune-") {
         let mut words = rest.split('-');
-        let known = matches!(words.next(), Some("spill" | "tokens" | "probe"));
+        let known = matches!(words.next(), Some("spill" | "tokens" | "probe" | "store"));
         return words.next().filter(|_| known)?.parse().ok();
     }
     let (file, process) = name.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit_once('.')?;
-    if [CONFIG_FILE, TENSORS_FILE].contains(&file) { process.parse().ok() } else { None }
+    let known = [CONFIG_FILE, TENSORS_FILE].contains(&file) || file.starts_with(".pocketune-store-");
+    if known { process.parse().ok() } else { None }
 }
 
 fn is_running(process: u32) -> bool {

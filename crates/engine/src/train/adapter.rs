@@ -15,7 +15,7 @@ use crate::beside::Beside;
 use crate::convert;
 use crate::error::{Error, Result};
 use crate::families::Config;
-use crate::graph::{Graph, Layers, LoraSpec, Module, Naming, ParamId, Target, hugging_face_row};
+use crate::graph::{Graph, Layers, LoraSpec, Module, Naming, Of, ParamId, Target, hugging_face_row};
 use crate::store::{Files, FolderWriter, UPDATES, settle, write_updates};
 
 /// The stream of random numbers that fresh adapters come from; the module's number is added.
@@ -269,7 +269,8 @@ fn share(share: f32) -> f64 {
 /// Writes tensor `at`: params stand in the order of their numbers.
 fn write(cpu: &Cpu, graph: &Graph, at: usize, out: &mut dyn Write) -> std::io::Result<()> {
     let (id, param) = (ParamId(at), graph.params[at]);
-    let (module, values) = (&graph.modules[param.module], cpu.param(id));
+    let Of::Module(module) = param.of else { unreachable!("an adapter is made of modules") };
+    let (module, values) = (&graph.modules[module], cpu.param(id));
     if id == module.a {
         return out.write_all(bytemuck::cast_slice(values));
     }

@@ -110,7 +110,7 @@ pub enum Event<'a> {
         /// What learning rates are multiplied by from now on.
         scale: f32,
     },
-    /// The adapter is on disk.
+    /// The adapter is on disk, in this folder, or the model where it was trained itself, in this file.
     Saved(&'a Path),
 }
 

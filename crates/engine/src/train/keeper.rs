@@ -1,13 +1,12 @@
 //! Keeps a run: its state goes to checkpoints and comes back, under any plan and any number of threads. A run that ends before it learnt
 //! anything leaves nothing behind.
 //!
-//! A checkpoint's body is the adapter, matrix by matrix as it lies in the arena, then the optimizer's state of each, and then the log of updates
+//! A checkpoint's body is the adapter, matrix by matrix as it lies in the arena (or the model's own tensors as they are stored, where those are trained), then the optimizer's state of each, and then the log of updates
 //! where the run keeps one.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pocketune_kernels::elementwise::all_finite;
 use serde::{Deserialize, Serialize};
 
 use super::planning::closest_folder;
@@ -157,14 +156,12 @@ impl Keeper {
     /// # Errors
     /// [`Error::Numbers`] where the adapter is not finite: such a one never reaches the disk. Else the system's.
     pub fn commit(&mut self, cpu: &Cpu, graph: &Graph, progress: &Progress, now: Duration) -> Result<()> {
-        check_finite(cpu, graph)?;
+        check_finite(cpu, graph, &mut self.chunk)?;
         let mut text = self.header(cpu, graph, progress);
         text.resize(text.len().max(self.room), b' ');
         let chunk = &mut self.chunk;
         self.checkpoints.commit(&text, &mut |out| {
-            for id in params(graph) {
-                out.write(bytemuck::cast_slice(cpu.param(id)))?;
-            }
+            params(graph).try_for_each(|id| cpu.read_param(id, chunk, &mut |part| out.write(part)))?;
             params(graph)
                 .try_for_each(|id| cpu.read_state(id, chunk, &mut |part| out.write(bytemuck::cast_slice(part))))?;
             out.write(bytemuck::cast_slice(cpu.log()))
@@ -184,6 +181,14 @@ impl Keeper {
         load(saved, &header, cpu, graph, &mut self.chunk)?;
         self.last = self.last.map(|(_, at)| (header.progress.iter, at));
         Ok(header.progress)
+    }
+
+    /// Checks that what was learnt may be written.
+    ///
+    /// # Errors
+    /// What is not finite.
+    pub fn check_finite(&mut self, cpu: &Cpu, graph: &Graph) -> Result<()> {
+        check_finite(cpu, graph, &mut self.chunk)
     }
 
     /// The last checkpoint is no longer wanted, where there is one before it.
@@ -254,23 +259,21 @@ fn params(graph: &Graph) -> impl Iterator<Item = ParamId> + use<> {
 /// Floats of the adapter, of the optimizer's state, and of the log.
 fn sizes(cpu: &Cpu, graph: &Graph) -> [u64; 3] {
     let sum = |of: &dyn Fn(ParamId) -> usize| params(graph).map(|id| of(id) as u64).sum();
-    [sum(&|id| cpu.param(id).len()), sum(&|id| cpu.state_len(id)), cpu.log().len() as u64]
+    [sum(&|id| cpu.param_bytes(id) / 4), sum(&|id| cpu.state_len(id)), cpu.log().len() as u64]
 }
 
 /// Checks that an adapter may be written.
 ///
 /// # Errors
 /// The module whose values are not finite.
-pub fn check_finite(cpu: &Cpu, graph: &Graph) -> Result<()> {
-    match params(graph).find(|&id| !all_finite(cpu.param(id))) {
-        None => Ok(()),
-        Some(ParamId(id)) => {
-            let module = &graph.modules[graph.params[id].module].path;
-            Err(Error::Numbers(format!(
-                "the adapter of {module} is no longer finite; a lower --learning-rate may help"
-            )))
+fn check_finite(cpu: &Cpu, graph: &Graph, chunk: &mut [f32]) -> Result<()> {
+    for id in params(graph) {
+        if !cpu.is_finite(id, chunk)? {
+            let (what, name) = (if graph.whole { "tensor" } else { "the adapter of" }, graph.name_of(id));
+            return Err(Error::Numbers(format!("{what} {name} is no longer finite; a lower --learning-rate may help")));
         }
     }
+    Ok(())
 }
 
 /// How many updates a checkpoint comes after.
@@ -301,16 +304,14 @@ fn load(mut saved: Saved, header: &Header, cpu: &mut Cpu, graph: &Graph, chunk: 
         );
         return Err(Error::Checkpoint { path: saved.path().into(), fault });
     }
-    for id in params(graph) {
-        saved.read(bytemuck::cast_slice_mut(cpu.param_mut(id)))?;
-    }
+    params(graph).try_for_each(|id| cpu.write_param(id, chunk, &mut |part| saved.read(part)))?;
     params(graph)
         .try_for_each(|id| cpu.write_state(id, chunk, &mut |part| saved.read(bytemuck::cast_slice_mut(part))))?;
     // A run of another number of updates has a log of another length; what there is of both is the same.
     let log = cpu.log_mut();
     let known = log.len().min(header.log as usize);
     saved.read(bytemuck::cast_slice_mut(&mut log[..known]))?;
-    check_finite(cpu, graph)
+    check_finite(cpu, graph, chunk)
 }
 
 fn nothing(folder: &Path) -> Error {

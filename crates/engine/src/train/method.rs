@@ -1,6 +1,7 @@
 //! How an adapter is trained, by name: what is trained and how its change is found, the defaults of the paper that a name comes from, and
 //! one sentence on what is exact about it. What does not go together is refused here, with the nearest thing that works.
 
+use super::Optimizer;
 use super::zeroth::Zeroth;
 use crate::backend::{Law, Sides, Still};
 use crate::error::{Error, Result};
@@ -26,6 +27,16 @@ pub enum Method {
     Lozo,
     /// The slope along a direction in some of the blocks.
     Lezo,
+    /// Gradients of all of the model's own tensors.
+    Full,
+    /// The same, by plain SGD.
+    Lomo,
+    /// The same, with second moments of rows and columns.
+    AdaLomo,
+    /// The same, with moments of a projection of the gradient, and a factor for each channel.
+    Apollo,
+    /// The same with a projection to one row, and a factor for each tensor.
+    ApolloMini,
 }
 
 /// What a method starts from where the user named nothing.
@@ -41,7 +52,7 @@ pub struct Defaults {
 
 impl Method {
     /// All of them.
-    pub const ALL: [Method; 8] = [
+    pub const ALL: [Method; 13] = [
         Method::Backprop,
         Method::LoraFa,
         Method::Dora,
@@ -50,6 +61,11 @@ impl Method {
         Method::Fzoo,
         Method::Lozo,
         Method::Lezo,
+        Method::Full,
+        Method::Lomo,
+        Method::AdaLomo,
+        Method::Apollo,
+        Method::ApolloMini,
     ];
 
     /// The word for it.
@@ -63,6 +79,11 @@ impl Method {
             Method::Fzoo => "fzoo",
             Method::Lozo => "lozo",
             Method::Lezo => "lezo",
+            Method::Full => "full",
+            Method::Lomo => "lomo",
+            Method::AdaLomo => "adalomo",
+            Method::Apollo => "apollo",
+            Method::ApolloMini => "apollo-mini",
         }
     }
 
@@ -85,6 +106,17 @@ impl Method {
             }
             Method::Lozo => "mezo along directions of rank 2, half of which stays for 50 updates",
             Method::Lezo => "mezo in a quarter of the blocks, chosen anew for every update",
+            Method::Full => {
+                "Exact gradients of all parameters, no adapter: the model itself is trained, in a file, by --optimizer adamw, adamw8bit or sgd"
+            }
+            Method::Lomo => "full by plain SGD, which remembers nothing",
+            Method::AdaLomo => {
+                "full with exact gradients and a second moment of which means of rows and columns are kept; steps are bounded tensor by tensor"
+            }
+            Method::Apollo => {
+                "full along exact gradients, whose channels are scaled by AdamW's moments of a random projection to 16 rows"
+            }
+            Method::ApolloMini => "apollo with a projection to one row, and one scale for each tensor",
         }
     }
 
@@ -100,6 +132,10 @@ impl Method {
             Method::Mezo | Method::SparseMezo | Method::Lozo | Method::Lezo => {
                 Defaults { rate: 1e-4, rank: 8, targets: "q_proj,v_proj" }
             }
+            Method::Full => Defaults { rate: 2e-5, rank: 8, targets: "all-linear" },
+            Method::Lomo => Defaults { rate: 1e-2, rank: 8, targets: "all-linear" },
+            Method::AdaLomo => Defaults { rate: 1e-3, rank: 8, targets: "all-linear" },
+            Method::Apollo | Method::ApolloMini => Defaults { rate: 5e-5, rank: 8, targets: "all-linear" },
             Method::Fzoo => Defaults { rate: 1e-2, rank: 8, targets: "q_proj,v_proj" },
         }
     }
@@ -108,13 +144,29 @@ impl Method {
     pub const fn zeroth(self) -> Option<Zeroth> {
         let mezo = Zeroth { law: Law::Normal, sides: Sides::Two, still: Still::Nothing, eps: 1e-2, renew: 1 };
         Some(match self {
-            Method::Backprop | Method::LoraFa | Method::Dora => return None,
             Method::Mezo => mezo,
             Method::SparseMezo => Zeroth { still: Still::Large(0.75), ..mezo },
             Method::Fzoo => Zeroth { law: Law::Signs, sides: Sides::One(8), ..mezo },
             Method::Lozo => Zeroth { law: Law::LowRank(2), renew: 50, ..mezo },
             Method::Lezo => Zeroth { still: Still::Blocks(0.75), ..mezo },
+            _ => return None,
         })
+    }
+
+    /// Whether it trains the model itself, without an adapter.
+    pub const fn trains_all(self) -> bool {
+        matches!(self, Method::Full | Method::Lomo | Method::AdaLomo | Method::Apollo | Method::ApolloMini)
+    }
+
+    /// The update rule, where the method is one.
+    pub const fn optimizer(self) -> Option<Optimizer> {
+        match self {
+            Method::Lomo => Some(Optimizer::Sgd),
+            Method::AdaLomo => Some(Optimizer::AdaLomo),
+            Method::Apollo => Some(Optimizer::Apollo { mini: false }),
+            Method::ApolloMini => Some(Optimizer::Apollo { mini: true }),
+            _ => None,
+        }
     }
 
     /// The adapters of `spec` as this method trains them; `given` where they come from a file.
@@ -131,6 +183,10 @@ impl Method {
         };
         match self {
             Method::Backprop => Ok(spec),
+            _ if self.trains_all() && given => {
+                fault("it trains the model itself; `pocketune merge` puts the adapter into it first".into())
+            }
+            _ if self.trains_all() => Ok(LoraSpec { whole: true, ..LoraSpec::default() }),
             Method::Dora if given && !spec.dora => {
                 fault("the adapter to start from has no magnitudes; --method backprop trains it".into())
             }
@@ -140,7 +196,7 @@ impl Method {
             _ if spec.dropout > 0.0 => {
                 fault("losses are compared with each other, so nothing may be dropped; leave --lora-dropout out".into())
             }
-            Method::Mezo | Method::SparseMezo | Method::Fzoo | Method::Lozo | Method::Lezo => in_blocks("moves"),
+            _ => in_blocks("moves"),
         }
     }
 }

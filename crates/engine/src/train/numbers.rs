@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::progress::bits;
 use crate::error::{Error, Result};
-use crate::graph::Graph;
+use crate::graph::{Graph, ParamId};
 
 /// Bad updates in a row that lead back to the last checkpoint.
 pub const IN_A_ROW: usize = 3;
@@ -52,6 +52,10 @@ impl Spikes {
 /// # Errors
 /// The first that did not.
 pub fn check_first_gradients(sums: &[f64], graph: &Graph) -> Result<()> {
+    if let Some(id) = (0..sums.len()).find(|&id| graph.whole && !sums[id].is_finite()) {
+        let name = graph.name_of(ParamId(id));
+        return Err(Error::Numbers(format!("the first gradient of {name} is not finite")));
+    }
     for module in &graph.modules {
         for (id, factor) in module.params().filter(|(id, _)| graph.params[id.0].trained) {
             let sum = sums[id.0];

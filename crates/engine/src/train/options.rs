@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use pocketune_kernels::Isa;
 use pocketune_kernels::matmul::Precision;
+use pocketune_kernels::{BlockType, Isa};
 
 use super::planning::closest_folder;
 use super::{Budget, DataOptions, Keeping, Method, Schedule};
@@ -30,15 +30,27 @@ pub enum Optimizer {
     AdamW8bit,
     /// SGD without momentum, with PyTorch's semantics.
     Sgd,
+    /// AdaLomo, for a model's own tensors.
+    AdaLomo,
+    /// APOLLO, for a model's own tensors: with a factor for every channel, or with one for each tensor.
+    Apollo {
+        /// Whether it is one for each tensor.
+        mini: bool,
+    },
 }
 
 impl Optimizer {
+    /// Rows that APOLLO projects gradients to: 3 % of AdamW's state for SmolLM2-135M, whose narrowest side is 576.
+    pub const APOLLO_RANK: usize = 16;
+
     /// What it remembers of every trainable matrix.
     pub const fn states(self) -> States {
         match self {
             Optimizer::AdamW => States::F32,
             Optimizer::AdamW8bit => States::Bits8,
             Optimizer::Sgd => States::None,
+            Optimizer::AdaLomo => States::Factored,
+            Optimizer::Apollo { mini } => States::Projected(if mini { 1 } else { Self::APOLLO_RANK }),
         }
     }
 
@@ -46,7 +58,7 @@ impl Optimizer {
     pub const fn default_decay(self) -> f32 {
         match self {
             Optimizer::AdamW | Optimizer::AdamW8bit => 0.01,
-            Optimizer::Sgd => 0.0,
+            Optimizer::Sgd | Optimizer::AdaLomo | Optimizer::Apollo { .. } => 0.0,
         }
     }
 }
@@ -134,6 +146,8 @@ pub struct TrainOptions {
     pub derivatives: Derivatives,
     /// How far methods without gradients move matrices to look at a loss; the method's own where `None`.
     pub zo_eps: Option<f32>,
+    /// How the model's numbers are stored where it is trained itself: `F32` or `BF16`.
+    pub store: BlockType,
     /// The adapter to train.
     pub lora: LoraChoice,
     /// How many times the learning rate the second factors (and magnitudes) are trained with (LoRA+).
@@ -286,6 +300,7 @@ impl TrainOptions {
             return Err(Error::Option { option: "max-loss-z", value: z.to_string(), fault });
         }
         self.check_method()?;
+        self.check_whole()?;
         if let Some(folder) = self.spill_folder.as_ref().filter(|folder| !folder.is_dir()) {
             let fault = "not a folder".into();
             return Err(Error::Option { option: "spill-dir", value: folder.display().to_string(), fault });
@@ -336,6 +351,48 @@ impl TrainOptions {
         if let PolicyChoice::Named(policy) = self.policy {
             let fault = format!("{name} keeps nothing for a backward pass; leave it out");
             return refuse("grad-checkpoint", policy.word().into(), fault);
+        }
+        Ok(())
+    }
+}
+
+impl TrainOptions {
+    /// Checks that the update rule is the method's, and that nothing needs all gradients of a model at once.
+    fn check_whole(&self) -> Result<()> {
+        let name = self.method.name();
+        let refuse = |option, value: String, fault: String| Err(Error::Option { option, value, fault });
+        let own = matches!(self.optimizer, Optimizer::AdaLomo | Optimizer::Apollo { .. });
+        if self.method.optimizer().map_or(own, |rule| rule != self.optimizer) {
+            return refuse("optimizer", format!("{:?}", self.optimizer), format!("{name} has a rule of its own"));
+        }
+        if !self.method.trains_all() {
+            return Ok(());
+        }
+        if let LoraChoice::From(_) = self.lora {
+            self.method.adapt(LoraSpec::default(), true)?;
+        }
+        let waiting = "every tensor is moved as soon as its gradient is there, since all gradients together are as large as the model";
+        if self.accumulation > 1 {
+            let fault = format!("{waiting}; a larger --batch-size does the same, and the plan says what it takes");
+            return refuse("grad-accumulation-steps", self.accumulation.to_string(), fault);
+        }
+        if let Some(norm) = self.max_grad_norm {
+            let fault = format!(
+                "{waiting}; a lower --learning-rate shortens steps, and --method adalomo bounds those of every tensor"
+            );
+            return refuse("max-grad-norm", norm.to_string(), fault);
+        }
+        if self.drop_backward > 0.0 {
+            let fault = format!("{name} goes through all blocks; --method backprop may pass some by");
+            return refuse("drop-backward", self.drop_backward.to_string(), fault);
+        }
+        if let Some(option) = self.derivatives.option() {
+            let fault = format!("{name} has the plain derivatives alone; --method backprop knows others");
+            return refuse(option, "on".into(), fault);
+        }
+        if self.lora_plus != 1.0 {
+            let fault = format!("{name} has no adapter; --method backprop has");
+            return refuse("lora-plus", self.lora_plus.to_string(), fault);
         }
         Ok(())
     }

@@ -194,6 +194,10 @@ impl Task {
     /// # Errors
     /// When the adapters don't fit the model.
     pub fn waiting(&self, plan: &Plan, bytes: usize) -> Result<Option<(Task, Plan)>> {
+        // All gradients of a model itself at once would be as large as the model.
+        if self.lora.as_ref().is_some_and(|lora| lora.whole) {
+            return Ok(None);
+        }
         let task = Task { mode: Mode::Accumulate, ..self.clone() };
         let found = task.inside(bytes)?.filter(|found| found.seconds() <= 1.05 * plan.seconds());
         Ok(found.map(|plan| (task, plan)))
@@ -235,12 +239,14 @@ impl Task {
             let length = self.length / 2;
             changes.push((Task { length, ..self.clone() }, format!("--max-seq-length {length}")));
         }
-        if let Some(lora) = self.lora.clone().filter(|lora| lora.rank > 1) {
+        if let Some(lora) = self.lora.clone().filter(|lora| lora.rank > 1 && !lora.whole) {
             let lora = LoraSpec { rank: lora.rank / 2, ..lora };
             let words = format!("--lora-rank {}", lora.rank);
             changes.push((Task { lora: Some(lora), ..self.clone() }, words));
         }
-        if let Some(lora) = self.lora.clone().filter(|lora| lora.layers == Layers::All && self.config.layers > 1) {
+        if let Some(lora) =
+            self.lora.clone().filter(|lora| lora.layers == Layers::All && self.config.layers > 1 && !lora.whole)
+        {
             let last = self.config.layers / 2;
             let lora = LoraSpec { layers: Layers::Last(last), ..lora };
             changes.push((Task { lora: Some(lora), ..self.clone() }, format!("--num-layers {last}")));
@@ -249,7 +255,7 @@ impl Task {
         let smaller = match self.states {
             States::F32 => Some((States::Bits8, "--optimizer adamw8bit")),
             States::Bits8 => Some((States::None, "--optimizer sgd")),
-            States::None => None,
+            States::None | States::Factored | States::Projected(_) => None,
         };
         if let Some((states, words)) = smaller {
             changes.push((Task { states, ..self.clone() }, words.to_string()));

@@ -1,5 +1,6 @@
 //! A run from its options to its adapter: prepare, plan, take an earlier state up, step, save.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::steps::Steps;
 use super::terms::{Terms, model_sum};
 use super::{
     Batches, Control, Ending, Event, Host, LoraChoice, Passes, Prepared, Rows, Summary, TrainOptions, adapter, passes,
-    prepare, replay,
+    prepare, replay, whole,
 };
 use crate::backend::{Cpu, Outcome, Weights};
 use crate::error::{Error, Result};
@@ -50,10 +51,17 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
         // What can't be adapted so is said before gigabytes are read.
         model.config.graph(Some(&options.adapt(spec.clone(), false)?))?;
     }
+    if options.method.trains_all() {
+        whole::check_floats(&model, options.method)?;
+    }
     let data = prepare(&model, &options.data, options.max_seq_length, options.spill_folder())?;
     host.event(Event::Prepared(&data));
     let sums = (model_sum(&model.files), data.sum());
-    let mut run = Run::new(options, (model, sums.0), data, keeper.resumes(), peak.look())?;
+    let (model, store) = match options.method.trains_all() {
+        true => whole::open(model, options).map(|(model, store)| (model, Some(store)))?,
+        false => (model, None),
+    };
+    let mut run = Run::new(options, (model, store, sums.0), data, keeper.resumes(), peak.look())?;
     let (passes, filled) = run.passes.first_epoch(&run.data.train.tokens, run.task.batch * run.task.length);
     host.event(Event::Laid { packed: options.pack, passes, filled });
     let options = &options.with_epochs_of(passes);
@@ -83,13 +91,17 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
         None => run.save(options, progress.iter)?,
         Some(_) if progress.best.iter() == Some(progress.iter) => {}
         // What is measured from here on is what was kept.
+        Some(_) if run.graph.whole => whole::load(&mut run.cpu, &run.graph, &options.adapter_path)?,
         Some(_) => {
             let saved = adapter::open(&options.adapter_path)?;
             adapter::load(&mut run.cpu, &run.graph, &run.task.config, &options.adapter_path, &saved)?;
         }
     }
     keeper.finish()?;
-    host.event(Event::Saved(&options.adapter_path));
+    match run.graph.whole {
+        true => host.event(Event::Saved(&options.adapter_path.join(whole::MODEL))),
+        false => host.event(Event::Saved(&options.adapter_path)),
+    }
     let test = run.test()?;
     let Progress { iter, first_loss, last_loss, valid_before, kept, best, .. } = progress;
     let summary = Summary {
@@ -130,7 +142,7 @@ pub(super) struct Run {
 impl Run {
     fn new(
         options: &TrainOptions,
-        (model, sum): (Model, [u8; 32]),
+        (model, store, sum): (Model, Option<File>, [u8; 32]),
         data: Prepared,
         resumes: bool,
         so_far: Resident,
@@ -146,6 +158,10 @@ impl Run {
         let lora = options.adapt(lora, saved.is_some())?;
         let graph = model.config.graph(Some(&lora))?;
         let weights = Weights::bind(model.files, &model.config, &graph)?;
+        let weights = match store {
+            Some(store) => weights.writable(store),
+            None => weights,
+        };
         if data.valid.is_none() && options.keeps_best() {
             let option = if options.save_best { "save-best" } else { "early-stopping" };
             let value = options.early_stopping.map_or(String::new(), |patience| patience.to_string());
@@ -241,6 +257,9 @@ impl Run {
     /// Puts the adapter in its place, and beside it what its `iter` updates were where that is kept.
     pub fn save(&self, options: &TrainOptions, iter: usize) -> Result<()> {
         let (graph, beside, kept) = (&self.graph, &self.data.beside, options.kept.as_deref());
+        if graph.whole {
+            return whole::save(&self.cpu, graph, kept, &options.adapter_path);
+        }
         let config = adapter::config(graph, &self.lora, &options.model.name());
         let words = options.method.zeroth().map(|zeroth| zeroth.words());
         let header = words.map(|_| replay::header(options, self.model, &config)).transpose()?;

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use pocketune_kernels::update::{AdamW, Sgd};
+use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Sgd};
 
 use super::best::Verdict;
 use super::control::State;
-use super::keeper::{Keeper, check_finite};
+use super::keeper::Keeper;
 use super::numbers::{self, IN_A_ROW, MOST_HALVINGS};
 use super::progress::{Progress, Since};
 use super::run::Run;
@@ -288,7 +288,7 @@ impl<'a> Steps<'a> {
             let cause = self.cause(&format!("update {iter}"), loss);
             return self.go_back(cause);
         }
-        if last && let Err(cause) = check_finite(&self.run.cpu, &self.run.graph) {
+        if last && let Err(cause) = self.keeper.check_finite(&self.run.cpu, &self.run.graph) {
             return self.go_back(cause);
         }
         if iter.is_multiple_of(self.options.steps_per_report) || last {
@@ -420,5 +420,11 @@ fn rule(options: &TrainOptions, step: usize, lr: f32) -> Rule {
         Optimizer::AdamW => Rule::AdamW(adamw),
         Optimizer::AdamW8bit => Rule::AdamW8bit(adamw),
         Optimizer::Sgd => Rule::Sgd(Sgd { lr, weight_decay }),
+        Optimizer::AdaLomo => Rule::AdaLomo(AdaLomo { lr, weight_decay, step: step as u64 }),
+        Optimizer::Apollo { mini } => {
+            let (rank, scale) = if mini { (1, 128.0) } else { (Optimizer::APOLLO_RANK, 16.0) };
+            let adamw = AdamW { eps: 1e-6, ..adamw };
+            Rule::Apollo(Apollo { adamw, rank, scale, tensor: mini, seed: options.seed })
+        }
     }
 }

@@ -18,7 +18,8 @@ use crate::plan::Machine;
 const SAMPLE: usize = 4096;
 
 /// Names of terms that no permission changes: with others, the state has another shape or meaning.
-const FIXED: [&str; 7] = ["model", "method", "lora-rank", "lora-alpha", "lora-targets", "num-layers", "optimizer"];
+const FIXED: [&str; 8] =
+    ["model", "method", "store", "lora-rank", "lora-alpha", "lora-targets", "num-layers", "optimizer"];
 
 /// By name, as the command line calls them where it does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +67,7 @@ impl Terms {
             ("lr-min", options.schedule.floor.to_string()),
             ("pack", if options.pack { format!("up to {} tokens", options.max_seq_length) } else { "no".into() }),
         ];
+        let store = options.method.trains_all().then(|| ("store", options.store.name().to_string()));
         let number = |number: Option<usize>| number.map_or("none".into(), |number| number.to_string());
         // Which adapter is kept depends on these only where the best one is.
         let judged = [
@@ -76,7 +78,7 @@ impl Terms {
             ("validation data", hex(data[1])),
         ];
         let judged = judged.into_iter().filter(|_| options.keeps_best());
-        Self(terms.into_iter().chain(judged).map(|(name, value)| (name.into(), value)).collect())
+        Self(terms.into_iter().chain(store).chain(judged).map(|(name, value)| (name.into(), value)).collect())
     }
 
     /// Checks that a run with these terms can go on with a checkpoint that was made with `theirs`.

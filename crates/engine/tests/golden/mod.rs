@@ -27,6 +27,8 @@ pub struct Golden {
     pub frozen_a: bool,
     /// How derivatives are computed.
     pub derivatives: Derivatives,
+    /// Whether the model itself is trained, in a file of its own; without an adapter then.
+    pub whole: bool,
     /// How often its cases go through their records, each time as a group of its own; once without groups where 0.
     pub groups: usize,
     model: PathBuf,
@@ -65,6 +67,7 @@ impl Golden {
             dropout: 0.0,
             frozen_a: false,
             derivatives: Derivatives::default(),
+            whole: false,
             groups: 0,
             model: root().join(name),
             expected: expected.collect(),
@@ -124,14 +127,24 @@ impl Golden {
         policy: Policy,
         threads: usize,
     ) -> Case {
-        let model = Model::open(&Source::Path(self.model.clone())).unwrap();
+        let copy = self.whole.then(|| {
+            let mut copy = tempfile::NamedTempFile::new().unwrap();
+            std::io::copy(&mut std::fs::File::open(&self.model).unwrap(), &mut copy).unwrap();
+            copy
+        });
+        let path = copy.as_ref().map_or(self.model.clone(), |copy| copy.path().into());
+        let model = Model::open(&Source::Path(path)).unwrap();
         let folder = self.folder.join("adapter");
         let saved = adapter::open(&folder).unwrap();
         let spec = adapter::spec(&folder, &saved).unwrap();
-        let (dropout, frozen_a, derivatives) = (self.dropout, self.frozen_a, self.derivatives);
-        let lora = LoraSpec { dropout, frozen_a, derivatives, ..spec };
+        let (dropout, frozen_a, derivatives, whole) = (self.dropout, self.frozen_a, self.derivatives, self.whole);
+        let lora = LoraSpec { dropout, frozen_a, derivatives, whole, ..spec };
         let graph = model.config.graph(with_adapter.then_some(&lora)).unwrap();
         let weights = Weights::bind(model.files, &model.config, &graph).unwrap();
+        let weights = match copy {
+            Some(copy) => weights.writable(copy.into_file()),
+            None => weights,
+        };
         let machine = Machine { threads, isa, precision };
         let next = |ids: Vec<u32>| {
             let labels = ids.iter().skip(1).copied().chain(ids.first().map(|_| NO_LABEL)).collect();
@@ -150,7 +163,7 @@ impl Golden {
         let kv_width = model.config.kv_heads * model.config.head_dim;
         let layout = Layout::new(&graph, states, policy.page_optimizer, tokens, mode, kv_width);
         let mut cpu = Cpu::new(machine, weights, &graph, layout, &[&program], &std::env::temp_dir()).unwrap();
-        if with_adapter {
+        if with_adapter && !self.whole {
             adapter::load(&mut cpu, &graph, &model.config, &folder, &saved).unwrap();
         }
         Case { graph, program, cpu, records, groups: self.groups }

@@ -51,6 +51,16 @@ pub fn adamw_8bit(isa: Isa, pool: &Pool, rule: AdamW, p: &mut [f32], g: &[f32], 
     });
 }
 
+/// [`adamw_8bit`] of rows of `cols` numbers, each with a state of its own: so some rows of a matrix have their state in one stretch.
+pub fn adamw_8bit_rows(isa: Isa, pool: &Pool, rule: AdamW, cols: usize, p: &mut [f32], g: &[f32], state: &mut [f32]) {
+    assert!(p.len() == g.len() && state.len() == g.len() / cols * state_len(cols));
+    let (p, state) = (Rows::new(p, cols), Rows::new(state, state_len(cols)));
+    pool.run(p.pieces(), &|task, _| {
+        let ((p, range), (state, _)) = (p.piece(task), state.piece(task));
+        piece(isa, rule, p, &g[range], State::new(state, cols));
+    });
+}
+
 per_isa!(fn piece<'a>(rule: AdamW, p: &mut [f32], g: &[f32], state: State<'a>) = body);
 
 #[inline(always)]

@@ -68,6 +68,14 @@ impl Noise {
     /// The streams of random numbers that masks come from begin here; each pass has 2^16 of them.
     const STREAM: u64 = 1 << 63;
 
+    /// Those that rounding comes from begin here; each pass has 2^16 of them, one for each tensor.
+    const ROUNDING: u64 = 1 << 62;
+
+    /// The random numbers that one of the model's tensors is rounded with.
+    pub(super) fn rounding(self, tensor: usize) -> Philox {
+        Philox::new(self.seed, Self::ROUNDING | (self.pass << 16 & (Self::ROUNDING - 1)) | tensor as u64 & 0xffff)
+    }
+
     pub(super) fn mask(self, stream: u64, share: f32) -> Mask {
         Mask::new(Philox::new(self.seed, Self::STREAM | (self.pass << 16 & (Self::STREAM - 1)) | stream), share)
     }

@@ -91,11 +91,13 @@ impl Cpu {
     ///
     /// # Errors
     /// When it was asked to stop.
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn cross_entropy(
         &self,
         head: Head,
         x: &[f32],
         mut gx: Option<&mut [f32]>,
+        mut lse: Option<&mut [f32]>,
         mut grads: Option<[&mut [f32]; 2]>,
         work: &mut [f32],
         batch: Batch,
@@ -186,6 +188,9 @@ impl Cpu {
                 outcome = outcome.plus(found);
                 let sum = &self.sums[batch.group_of(place)];
                 sum.set(sum.get().plus(found));
+                if let Some(lse) = lse.as_deref_mut() {
+                    lse[place] = state.lse(row);
+                }
             }
             for (sums, total) in sums.chunks_exact_mut(c).zip(&*state.total).filter(|_| gx.is_some()) {
                 let share = scale / total;

@@ -150,7 +150,7 @@ impl Cpu {
             for (at, (along, &by)) in along.iter_mut().zip(coefficients).enumerate() {
                 *along = (aim.direction(ParamId(id), at, limit), by);
             }
-            self.known[self.modules[id]] = false;
+            self.forget_lengths(ParamId(id));
             let theta = self.arena.get_mut(self.layout.param(ParamId(id)).range());
             let (isa, cols) = (self.machine.isa, self.ranks[id].1);
             perturb::step(isa, &self.pool, theta, cols, keep, &along[..coefficients.len()]);

@@ -1,12 +1,12 @@
 //! Gradients: their sums, whether they are numbers, and the rules by which they change the matrices. What is not finite is never applied.
 
-use pocketune_kernels::update::{AdamW, Sgd};
+use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Sgd};
 use pocketune_kernels::{elementwise, update};
 
 use super::Cpu;
 use super::state::failed;
 use crate::error::Result;
-use crate::graph::{Graph, ParamId};
+use crate::graph::{Graph, Of, ParamId};
 use crate::plan::States;
 
 /// How gradients are applied.
@@ -18,6 +18,10 @@ pub enum Rule {
     AdamW8bit(AdamW),
     /// Plain SGD.
     Sgd(Sgd),
+    /// AdaLomo, of a model's own tensors.
+    AdaLomo(AdaLomo),
+    /// APOLLO, of a model's own tensors.
+    Apollo(Apollo),
 }
 
 impl Rule {
@@ -27,6 +31,21 @@ impl Rule {
             Rule::AdamW(rule) => Rule::AdamW(AdamW { lr: rule.lr * times, ..rule }),
             Rule::AdamW8bit(rule) => Rule::AdamW8bit(AdamW { lr: rule.lr * times, ..rule }),
             Rule::Sgd(rule) => Rule::Sgd(Sgd { lr: rule.lr * times, ..rule }),
+            Rule::AdaLomo(rule) => Rule::AdaLomo(AdaLomo { lr: rule.lr * times, ..rule }),
+            Rule::Apollo(rule) => {
+                Rule::Apollo(Apollo { adamw: AdamW { lr: rule.adamw.lr * times, ..rule.adamw }, ..rule })
+            }
+        }
+    }
+
+    /// The same without decay.
+    fn without_decay(self) -> Self {
+        match self {
+            Rule::AdamW(rule) => Rule::AdamW(AdamW { weight_decay: 0.0, ..rule }),
+            Rule::AdamW8bit(rule) => Rule::AdamW8bit(AdamW { weight_decay: 0.0, ..rule }),
+            Rule::Sgd(rule) => Rule::Sgd(Sgd { weight_decay: 0.0, ..rule }),
+            Rule::AdaLomo(rule) => Rule::AdaLomo(AdaLomo { weight_decay: 0.0, ..rule }),
+            Rule::Apollo(rule) => Rule::Apollo(Apollo { adamw: AdamW { weight_decay: 0.0, ..rule.adamw }, ..rule }),
         }
     }
 
@@ -36,6 +55,8 @@ impl Rule {
             Rule::AdamW(_) => States::F32,
             Rule::AdamW8bit(_) => States::Bits8,
             Rule::Sgd(_) => States::None,
+            Rule::AdaLomo(_) => States::Factored,
+            Rule::Apollo(rule) => States::Projected(rule.rank),
         }
     }
 }
@@ -43,7 +64,10 @@ impl Rule {
 impl Cpu {
     /// From now on all but first factors are trained with `times` the learning rate (LoRA+).
     pub fn quicken(&mut self, graph: &Graph, times: f32) {
-        let first = |id: usize| graph.modules[self.modules[id]].a == ParamId(id);
+        let first = |id: usize| match self.of[id] {
+            Of::Module(module) => graph.modules[module].a == ParamId(id),
+            Of::Matrix(_) | Of::Vector(_) => true,
+        };
         self.quicker = (0..self.ranks.len()).map(|id| if first(id) { 1.0 } else { times }).collect();
     }
 
@@ -116,7 +140,7 @@ impl Cpu {
             self.refused += 1;
             return Ok(());
         }
-        self.known[self.modules[param.0]] = false;
+        self.forget_lengths(param);
         let isa = self.machine.isa;
         // SAFETY: the layout keeps a matrix, its states and all gradients apart.
         let matrix = unsafe { self.arena.write(self.layout.param(param).range()) };
@@ -129,13 +153,18 @@ impl Cpu {
             // SAFETY: as above.
             _ => self.layout.states.get(param.0).map_or(&mut [][..], |span| unsafe { self.arena.write(span.range()) }),
         };
-        match rule.quicker(self.quicker[param.0]) {
+        let rule = rule.quicker(self.quicker[param.0]);
+        // Of a model itself, matrices alone are decayed.
+        let rule = if matches!(self.of[param.0], Of::Vector(_)) { rule.without_decay() } else { rule };
+        match rule {
             Rule::Sgd(rule) => update::sgd(isa, &self.pool, rule, matrix, grad),
-            Rule::AdamW(rule) => {
+            // A vector has no smaller side to project.
+            Rule::AdamW(rule) | Rule::Apollo(Apollo { adamw: rule, .. }) => {
                 let (m, v) = state.split_at_mut(grad.len());
                 update::adamw(isa, &self.pool, rule, matrix, grad, m, v);
             }
             Rule::AdamW8bit(rule) => update::adamw_8bit(isa, &self.pool, rule, matrix, grad, state),
+            Rule::AdaLomo(rule) => rule.vector(isa, matrix, grad, state),
         }
         match paged {
             Some(at) => self.disk().write_now(state, at).map_err(failed),

@@ -20,12 +20,14 @@ impl Emitter<'_> {
                 self.instrs.push(Instr::EmbedBackward { lora: *lora, g, grads, scratch });
                 [lora.a, lora.b].into_iter().zip(grads).for_each(|(param, grad)| self.update(param, grad));
             }
-            Op::Embed { .. } | Op::CrossEntropy { .. } => {}
+            Op::Embed { weight, scale, .. } => self.learn_embedding(*weight, *scale, g),
+            Op::CrossEntropy { .. } => {}
             Op::Norm(norm) => {
                 let x = self.at(input(0));
                 if let Some(gx) = self.target(input(0)) {
                     self.instrs.push(Instr::NormBackward { norm: *norm, x, g, gx });
                 }
+                self.learn_norm(*norm, input(0), g);
             }
             Op::Normalise(norm) => {
                 let [n, rstd] = [0, 1].map(|i| self.at(node.outputs[i]));
@@ -46,7 +48,10 @@ impl Emitter<'_> {
                 self.instrs.push(Instr::MagnitudeBackward { module: *module, m: *m, z, g, gz, gm });
                 self.update(*m, gm);
             }
-            Op::Linear { weight, lora, .. } => self.linear(node, *weight, *lora, g),
+            Op::Linear { weight, bias, lora } => {
+                self.linear(node, *weight, *lora, g);
+                self.learn_linear(*weight, *bias, input(0), g);
+            }
             Op::Rope { table, d, pairs } => {
                 self.instrs.push(Instr::Rope { table: *table, d: *d, pairs: *pairs, x: g, inverse: true });
                 self.pass(input(0), g);
@@ -137,9 +142,8 @@ impl Emitter<'_> {
     /// Applies a gradient when it is complete: at once, or after the last piece.
     pub(super) fn update(&mut self, param: ParamId, grad: Grad) {
         let Grad::Once(grad) = grad else { return };
-        let len = self.request.graph.params[param.0].len();
         let paged = self.request.policy.page_optimizer && self.request.states.any();
-        let room = self.request.states.floats(len);
+        let room = self.request.states.of(&self.request.graph.params[param.0]);
         let state = paged.then(|| self.buffer("optimizer", None, Kind::Scratch, room, None));
         let update = Instr::Update { param, grad, state };
         if self.region.is_some() { self.updates.push(update) } else { self.instrs.push(update) }

@@ -79,6 +79,7 @@ impl Emitter<'_> {
         let graph = self.request.graph;
         let outside = |at: &usize| graph.nodes[*at].block.is_none();
         let is_embed = |at: &usize| matches!(graph.nodes[*at].op, Op::Embed { .. });
+        self.learn_head();
         for at in (0..graph.nodes.len()).rev().filter(|at| outside(at) && !is_embed(at)) {
             self.differentiate(at);
         }

@@ -1,0 +1,215 @@
+//! Methods that train the model itself: their updates are PyTorch's, runs go on to the same bytes inside their plans, and what does not go together is refused.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use pocketune_formats::ModelFiles;
+use serde_json::Value;
+
+use crate::adapters::{self, Tensors, distance};
+use crate::models::{Golden, demo, demo_data};
+use crate::place::{Place, Run};
+use crate::reports::losses;
+
+const METHODS: [&str; 5] = ["full", "lomo", "adalomo", "apollo", "apollo-mini"];
+
+/// Writes the built-in model in floats.
+fn floats(place: &Place) {
+    place.pocketune("quantize --type f32").model(demo()).with("--output", place.path("floats.gguf")).succeeds();
+}
+
+fn train<'a>(place: &'a Place, words: &str) -> Run<'a> {
+    let run =
+        place.pocketune("train --iters 6 --batch-size 2 --max-seq-length 40 --log-format jsonl --steps-per-report 1");
+    run.words(words).model(place.path("floats.gguf")).data(demo_data().join("train.jsonl")).into("run")
+}
+
+fn model(place: &Place) -> Vec<u8> {
+    std::fs::read(place.path("run/model.gguf")).unwrap()
+}
+
+/// Every 13th number of each tensor of a file of f32.
+fn sampled(path: &Path) -> Tensors {
+    let files = ModelFiles::open(path).unwrap();
+    let values = |name: &str| {
+        let words = files.tensor(name).unwrap().unwrap().data.chunks_exact(4);
+        words.step_by(13).map(|word| f32::from_le_bytes(word.try_into().unwrap())).collect()
+    };
+    files.tensors().map(|info| (info.name.to_string(), values(&info.name))).collect()
+}
+
+#[test]
+fn ten_updates_of_all_parameters_are_pytorchs() {
+    for case in ["llama", "qwen2", "qwen3", "gemma3_text"] {
+        let golden = Golden::new(case);
+        let expected = adapters::read(&golden.adapter().join("../../full.safetensors"));
+        for (method, rate) in METHODS.into_iter().zip(["1e-3", "0.1", "1e-2", "1e-3", "1e-3"]) {
+            let place = Place::new();
+            let (folder, data) = (golden.folder(&place), place.texts("data.jsonl", &golden.records()));
+            let run =
+                place.pocketune("train --iters 10 --batch-size 2 --no-shuffle --steps-per-report 1 --log-format jsonl");
+            let run = run.words("--precision f32 --seed 3 --store f32 --weight-decay 0.01 --learning-rate").word(rate);
+            let said = run.with("--method", method).model(folder).data(data).into("run").succeeds();
+            for (got, want) in losses(&said.stdout).iter().zip(&expected[&format!("{method}.{case}.losses")]) {
+                assert!(
+                    (got - f64::from(*want)).abs() < 1e-4 * got.max(1.0),
+                    "{method} {case}: {got} instead of {want}"
+                );
+            }
+            let prefix = format!("{method}.{case}.final.");
+            let last = expected
+                .iter()
+                .filter_map(|(name, values)| Some((name.strip_prefix(&prefix)?.to_string(), values.clone())));
+            let off = distance(&sampled(&place.path("run/model.gguf")), &last.collect());
+            assert!(off < 1e-4, "{method} {case}: the model is off by {off:e}");
+        }
+    }
+}
+
+#[test]
+fn every_method_goes_on_to_the_same_bytes_under_any_plan_and_inside_it() {
+    for method in ["full", "full --optimizer adamw8bit", "lomo --store f32", "adalomo", "apollo"] {
+        let (whole, place) = (Place::new(), Place::new());
+        floats(&whole);
+        floats(&place);
+        let words = format!("--method {method}");
+        train(&whole, &words).succeeds();
+        for plan in ["--threads 1", "--memory-budget min", "--threads 2 --grad-checkpoint block"] {
+            let said = train(&place, &words).words(plan).words("--time-limit 1ms --resume auto").stops_early();
+            let report: Value = serde_json::from_str(&said.stdout).unwrap();
+            let [held, planned] = ["peak_rss_bytes", "planned_peak_bytes"].map(|name| report[name].as_u64().unwrap());
+            assert!(held <= planned, "{method} {plan}: {held} bytes held, {planned} planned");
+        }
+        train(&place, &words).words("--resume auto").succeeds();
+        assert!(model(&place) == model(&whole), "{method}");
+        assert!(!place.path("run/.pocketune").exists(), "a finished run keeps no checkpoint");
+    }
+}
+
+#[test]
+fn a_real_model_whose_table_is_many_strips_stays_inside_its_smallest_plan() {
+    let Ok(path) = std::env::var("POCKETUNE_SMOLLM2") else {
+        println!("skipped: POCKETUNE_SMOLLM2 does not name a SmolLM2-135M-Instruct Q4_1 GGUF");
+        return;
+    };
+    let place = Place::new();
+    place.pocketune("quantize --type bf16").model(path).with("--output", place.path("floats.gguf")).succeeds();
+    for method in METHODS {
+        let run = place
+            .pocketune("train --iters 1 --batch-size 1 --max-seq-length 64 --log-format jsonl --memory-budget min");
+        let run = run.with("--method", method).model(place.path("floats.gguf")).data(demo_data().join("train.jsonl"));
+        let report: Value = serde_json::from_str(run.into(method).succeeds().stdout.lines().last().unwrap()).unwrap();
+        let [held, planned] = ["peak_rss_bytes", "planned_peak_bytes"].map(|name| report[name].as_u64().unwrap());
+        assert!(held <= planned, "{method}: {held} bytes held, {planned} planned");
+        std::fs::remove_dir_all(place.path(method)).unwrap();
+    }
+}
+
+#[test]
+fn a_killed_run_leaves_its_checkpoint_alone_and_goes_on_to_the_same_bytes() {
+    let (whole, place) = (Place::new(), Place::new());
+    floats(&whole);
+    floats(&place);
+    train(&whole, "--method adalomo --commit-every 2").succeeds();
+    let before = place.listing();
+    let mut child = train(&place, "--method adalomo --commit-every 2").start();
+    let mut reports = BufReader::new(child.stdout.take().unwrap()).lines();
+    (0..3).for_each(|_| assert!(reports.next().unwrap().unwrap().starts_with('{')));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for (path, _) in place.listing().difference(&before) {
+        assert!(path.starts_with(place.path("run")), "{} was left", path.display());
+    }
+    let said = train(&place, "--method adalomo --commit-every 2 --resume auto").succeeds();
+    assert!(said.stderr.contains("Resuming after update "), "{}", said.stderr);
+    assert!(model(&place) == model(&whole));
+}
+
+#[test]
+fn small_steps_are_not_lost_in_bf16() {
+    let place = Place::new();
+    floats(&place);
+    // A step is a hundredth of what bf16 tells apart at 0.02; without chance nothing would move.
+    let words = "--method full --learning-rate 1e-6 --weight-decay 0";
+    let run = |store: &str| {
+        let run = train(&place, words).words("--store").word(store).words("--resume auto");
+        run.succeeds();
+        let files = ModelFiles::open(&place.path("run/model.gguf")).unwrap();
+        let tensor = files.tensor("blk.0.ffn_up.weight").unwrap().unwrap();
+        let wide = |pair: &[u8]| f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16);
+        match store {
+            "f32" => tensor.data.chunks_exact(4).map(|word| f32::from_le_bytes(word.try_into().unwrap())).collect(),
+            _ => tensor.data.chunks_exact(2).map(wide).collect::<Vec<f32>>(),
+        }
+    };
+    let start = ModelFiles::open(&place.path("floats.gguf")).unwrap();
+    let start = start.tensor("blk.0.ffn_up.weight").unwrap().unwrap();
+    let start: Vec<f32> = start.data.chunks_exact(4).map(|word| f32::from_le_bytes(word.try_into().unwrap())).collect();
+    let (exact, rounded) = (run("f32"), run("bf16"));
+    let along = |after: &[f32]| -> f64 {
+        let moved = after
+            .iter()
+            .zip(&start)
+            .zip(&exact)
+            .map(|((after, start), exact)| f64::from((after - start) * (exact - start)));
+        moved.sum()
+    };
+    let share = along(&rounded) / along(&exact);
+    assert!((0.5..1.5).contains(&share), "{share} of the step is there");
+}
+
+#[test]
+fn the_best_model_is_kept_and_measured() {
+    let place = Place::new();
+    floats(&place);
+    let records = |name: &str| std::fs::read(demo_data().join(name)).unwrap();
+    place.file("data/train.jsonl", records("train.jsonl"));
+    place.file("data/valid.jsonl", records("valid.jsonl"));
+    place.file("data/test.jsonl", records("valid.jsonl"));
+    // A rate so high that the last model is not the best.
+    let words = "train --iters 8 --batch-size 2 --precision f32 --method lomo --learning-rate 0.6 --save-best --steps-per-eval 1";
+    let run = place.pocketune(words).words("--val-batches -1 --test").model(place.path("floats.gguf"));
+    let said = run.data(place.path("data")).into("run").succeeds();
+    let kept =
+        said.stdout.lines().find(|line| line.contains("kept    what")).unwrap_or_else(|| panic!("{}", said.stdout));
+    assert!(!kept.contains("after update 8,"), "{kept}");
+    let measured = place.pocketune("eval --log-format jsonl --batch-size 2 --precision f32");
+    let measured = measured.model(place.path("run/model.gguf")).data(place.path("data/valid.jsonl")).succeeds();
+    let measured: Value = serde_json::from_str(&measured.stdout).unwrap();
+    let found = format!("test    loss {:.3}, ", measured["loss"].as_f64().unwrap());
+    assert!(said.stdout.contains(&found), "{found} is not in {}", said.stdout);
+}
+
+#[test]
+fn what_does_not_go_with_all_parameters_is_refused_with_what_does() {
+    let place = Place::new();
+    floats(&place);
+    let quantised = || place.pocketune("train --method full").model(demo()).data(demo_data()).into("run");
+    quantised().refuses(&["--method full", "is stored as q", "--method backprop", "quantize --type bf16"]);
+    train(&place, "--method full --grad-accumulation-steps 2").refuses(&["as large as the model", "--batch-size"]);
+    train(&place, "--method lomo --max-grad-norm 1").refuses(&["as large as the model", "--learning-rate"]);
+    train(&place, "--method adalomo --optimizer sgd").refuses(&["--method full"]);
+    train(&place, "--method full --lora-rank 4").refuses(&["--lora-rank", "no adapter", "--method backprop"]);
+    train(&place, "--method full --lora-plus 4").refuses(&["no adapter"]);
+    train(&place, "--method full --drop-backward 0.5").refuses(&["all blocks"]);
+    train(&place, "--method full --ms-norm").refuses(&["--ms-norm", "plain derivatives", "--method backprop"]);
+    train(&place, "--store f32").refuses(&["--store", "--method full"]);
+    let golden = Golden::new("opt");
+    let (folder, data) = (golden.folder(&place), place.texts("data.jsonl", &golden.records()));
+    place.pocketune("train --method full").model(folder).data(data).into("run").refuses(&["opt", "--method backprop"]);
+    let init = Golden::new("llama").adapter();
+    train(&place, "--method full").with("--init-adapter", init).refuses(&["pocketune merge"]);
+}
+
+#[test]
+fn all_of_half_a_billion_parameters_are_trained_in_512_mib() {
+    let place = Place::new();
+    for (method, most) in [("adalomo", 8 << 20), ("apollo-mini", 8 << 20), ("apollo", 128 << 20)] {
+        let words =
+            "plan --json --shape qwen2.5-0.5b --batch-size 1 --max-seq-length 256 --memory-budget 512MiB --method";
+        let plan: Value = serde_json::from_str(&place.pocketune(words).word(method).succeeds().stdout).unwrap();
+        let chosen = &plan["chosen"];
+        assert!(chosen["peak_bytes"].as_u64().unwrap() <= 512 << 20, "{method}: {chosen}");
+        assert!(chosen["memory"]["optimizer"].as_u64().unwrap() < most, "{method}: {chosen}");
+    }
+}

@@ -1,0 +1,334 @@
+//! A model's own matrices: their gradients, strip by strip, and the rules that move them where they are stored. Rows are read from the mapping, moved in f32, rounded
+//! (stochastically where they are stored in bf16) and written to the file. A rule that has to know all of a gradient before it moves a number looks at the
+//! strips several times. What is not finite is never applied.
+
+use std::ops::Range;
+
+use pocketune_kernels::matmul::{Ctx, Precision, Start, Weight, nt, tn};
+use pocketune_kernels::perturb::{self, Direction, Draw};
+use pocketune_kernels::update::{AdaLomo, Apollo, Factors};
+use pocketune_kernels::{BlockType, cross_entropy, elementwise, round, update};
+
+use super::state::failed;
+use super::{Batch, Cpu, Noise, Rule};
+use crate::error::Result;
+use crate::graph::{ParamId, WeightId};
+use crate::plan::Learning;
+
+/// A matrix, and how it is worked through.
+#[derive(Clone, Copy)]
+pub(super) struct Lesson {
+    pub weight: WeightId,
+    pub param: ParamId,
+    pub how: Learning,
+    pub noise: Noise,
+    /// Whether pages are released behind.
+    pub stream: bool,
+}
+
+/// Makes the gradient of some rows, with memory to work in.
+type Make<'a> = dyn FnMut(Range<usize>, &mut [f32], &mut [f32]) + 'a;
+
+/// What a lesson works with; see [`Learning`].
+struct Desk<'a> {
+    grad: &'a mut [f32],
+    numbers: &'a mut [f32],
+    bytes: &'a mut [u8],
+    state: &'a mut [f32],
+    figures: &'a mut [f32],
+    room: &'a mut [f32],
+    /// The rows whose gradient is there.
+    there: Range<usize>,
+}
+
+impl<'a> Desk<'a> {
+    fn new(how: &Learning, work: &'a mut [f32]) -> Self {
+        let (grad, work) = work.split_at_mut(how.strip * how.cols);
+        let (numbers, work) = work.split_at_mut(how.slab * how.cols);
+        let (bytes, work) = work.split_at_mut(how.bytes.div_ceil(4));
+        let (state, work) = work.split_at_mut(how.state);
+        let (figures, room) = work.split_at_mut(how.figures);
+        Self { grad, numbers, bytes: bytemuck::cast_slice_mut(bytes), state, figures, room, there: 0..0 }
+    }
+
+    /// Sees to it that the gradient of `strip` is there.
+    fn look(&mut self, strip: &Range<usize>, cols: usize, make: &mut Make) {
+        if self.there != *strip {
+            make(strip.clone(), &mut self.grad[..strip.len() * cols], self.room);
+            self.there = strip.clone();
+        }
+    }
+}
+
+/// Ranges of up to `len` that make up `all`.
+fn cut(all: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = all.end;
+    all.step_by(len).map(move |first| first..(first + len).min(end))
+}
+
+impl Cpu {
+    /// Makes and applies the gradient of a matrix. The sum of the squares of the gradient comes back where it is watched or not finite (in which case
+    /// nothing of that strip, or of the whole where the rule needs all of it, was applied); zero otherwise.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub(super) fn learn(&self, lesson: Lesson, rule: Option<Rule>, work: &mut [f32], make: &mut Make) -> Result<f64> {
+        let rule = rule.expect("a program that updates runs with a rule");
+        let mut desk = Desk::new(&lesson.how, work);
+        match rule {
+            Rule::AdaLomo(rule) => self.learn_factored(lesson, rule, &mut desk, make),
+            Rule::Apollo(rule) => self.learn_projected(lesson, rule, &mut desk, make),
+            rule => self.learn_at_once(lesson, rule, &mut desk, make),
+        }
+    }
+
+    /// Keeps what [`Cpu::learn`] found.
+    pub(super) fn note(&mut self, param: ParamId, sum: f64) {
+        if let Some(watch) = &mut self.watch {
+            watch[param.0] = sum;
+        }
+        if !sum.is_finite() {
+            self.refused += 1;
+        }
+    }
+
+    /// Rules that move every number by itself.
+    fn learn_at_once(&self, lesson: Lesson, rule: Rule, desk: &mut Desk, make: &mut Make) -> Result<f64> {
+        let Learning { rows, cols, strip, slab, .. } = lesson.how;
+        let (isa, pool) = (self.machine.isa, &self.pool);
+        let a_row = rule.states().floats(cols);
+        let mut sum = 0.0;
+        for strip in cut(0..rows, strip) {
+            desk.look(&strip, cols, make);
+            let grad = &desk.grad[..strip.len() * cols];
+            sum += self.watched_sum(grad);
+            if elementwise::all_finite(grad) {
+                for slab in cut(strip.clone(), slab) {
+                    let numbers = &mut desk.numbers[..slab.len() * cols];
+                    let grad = &grad[(slab.start - strip.start) * cols..][..numbers.len()];
+                    self.weights.matrix(lesson.weight).read_rows(isa, pool, slab.clone(), numbers);
+                    self.with_state(
+                        lesson.param,
+                        slab.start * a_row..slab.end * a_row,
+                        desk.state,
+                        |state| match rule {
+                            Rule::Sgd(rule) => update::sgd(isa, pool, rule, numbers, grad),
+                            Rule::AdamW(rule) => update::adamw_rows(isa, pool, rule, cols, numbers, grad, state),
+                            Rule::AdamW8bit(rule) => {
+                                update::adamw_8bit_rows(isa, pool, rule, cols, numbers, grad, state)
+                            }
+                            Rule::AdaLomo(_) | Rule::Apollo(_) => unreachable!("it looks at a matrix as a whole"),
+                        },
+                    )?;
+                    self.store(lesson, &slab, numbers, desk.bytes)?;
+                }
+            }
+            self.leave(lesson, strip);
+        }
+        Ok(sum)
+    }
+
+    /// AdaLomo: squares of the gradient by row and column, the size of the step, and the step.
+    fn learn_factored(&self, lesson: Lesson, rule: AdaLomo, desk: &mut Desk, make: &mut Make) -> Result<f64> {
+        let Learning { rows, cols, strip, slab, .. } = lesson.how;
+        let (isa, pool) = (self.machine.isa, &self.pool);
+        let matrix = || self.weights.matrix(lesson.weight);
+        let figures = std::mem::take(&mut desk.figures);
+        let (by_row, rest) = figures.split_at_mut(rows);
+        let (by_col, sums) = rest.split_at_mut(cols);
+        by_col.fill(0.0);
+        let (mut sum, mut squares, mut steps, mut finite) = (0.0, 0.0, 0.0, true);
+        for strip in cut(0..rows, strip) {
+            desk.look(&strip, cols, make);
+            let grad = &desk.grad[..strip.len() * cols];
+            sum += self.watched_sum(grad);
+            finite &= elementwise::all_finite(grad);
+            update::row_squares(isa, pool, grad, &mut by_row[strip.clone()]);
+            update::add_column_squares(isa, pool, grad, by_col);
+            for slab in cut(strip.clone(), slab) {
+                let (numbers, sums) = (&mut desk.numbers[..slab.len() * cols], &mut sums[..slab.len()]);
+                matrix().read_rows(isa, pool, slab, numbers);
+                update::row_squares(isa, pool, numbers, sums);
+                sums.iter().for_each(|&x| squares += f64::from(x));
+            }
+            self.leave(lesson, strip);
+        }
+        if !finite {
+            return Ok(f64::NAN);
+        }
+        self.with_state(lesson.param, 0..rows + cols, desk.state, |state| {
+            rule.factors(state.split_at_mut(rows), by_row, by_col)
+        })?;
+        let factors = |rows: Range<usize>| Factors { rows: &by_row[rows], cols: by_col };
+        for strip in cut(0..rows, strip) {
+            desk.look(&strip, cols, make);
+            let sums = &mut sums[..strip.len()];
+            AdaLomo::sizes(isa, pool, &desk.grad[..strip.len() * cols], &factors(strip.clone()), sums);
+            sums.iter().for_each(|&x| steps += f64::from(x));
+            self.leave(lesson, strip);
+        }
+        let length = rule.length(steps, squares, rows * cols);
+        for strip in cut(0..rows, strip) {
+            desk.look(&strip, cols, make);
+            for slab in cut(strip.clone(), slab) {
+                let numbers = &mut desk.numbers[..slab.len() * cols];
+                let grad = &desk.grad[(slab.start - strip.start) * cols..][..numbers.len()];
+                matrix().read_rows(isa, pool, slab.clone(), numbers);
+                update::move_rows(isa, pool, numbers, grad, &factors(slab.clone()), length);
+                self.store(lesson, &slab, numbers, desk.bytes)?;
+            }
+            self.leave(lesson, strip);
+        }
+        Ok(sum)
+    }
+
+    /// APOLLO: the gradient's projection and the squares of its channels, and the step.
+    fn learn_projected(&self, lesson: Lesson, rule: Apollo, desk: &mut Desk, make: &mut Make) -> Result<f64> {
+        let Learning { rows, cols, strip, slab, .. } = lesson.how;
+        let (isa, pool, rank) = (self.machine.isa, &self.pool, rule.rank);
+        let (tall, large, small) = (rows >= cols, rows.max(cols), rows.min(cols));
+        let figures = std::mem::take(&mut desk.figures);
+        let (by_row, rest) = figures.split_at_mut(rows);
+        let (by_col, rest) = rest.split_at_mut(cols);
+        // What is for the rows of a strip is not needed here.
+        let (projection, rest) = rest[strip..].split_at_mut(rank * small);
+        let (projected, scratch) = rest.split_at_mut(rank * large);
+        projection.fill(0.0);
+        let draw = Draw::Normal(rule.numbers(lesson.param.0));
+        let direction = Direction { draw, limit: f32::INFINITY };
+        perturb::step(isa, pool, projection, small, 0.0, &[(direction, -1.0 / (rank as f32).sqrt())]);
+        projected.fill(0.0);
+        by_row.fill(1.0);
+        by_col.fill(if tall { 1.0 } else { 0.0 });
+        let (mut sum, mut finite) = (0.0, true);
+        for strip in cut(0..rows, strip) {
+            desk.look(&strip, cols, make);
+            let grad = &desk.grad[..strip.len() * cols];
+            sum += self.watched_sum(grad);
+            finite &= elementwise::all_finite(grad);
+            let mut ctx = Ctx { pool, isa, precision: Precision::F32, scratch: &mut *scratch };
+            if tall {
+                let to = &mut projected[strip.start * rank..strip.end * rank];
+                nt(&mut ctx, Weight::f32(rank, cols, projection), grad, strip.len(), to, Start::Zero, None);
+                update::row_squares(isa, pool, grad, &mut by_row[strip.clone()]);
+            } else {
+                let from = &projection[strip.start * rank..strip.end * rank];
+                tn(&mut ctx, from, grad, strip.len(), rank, cols, projected, Start::Output);
+                update::add_column_squares(isa, pool, grad, by_col);
+            }
+            self.leave(lesson, strip);
+        }
+        if !finite {
+            return Ok(f64::NAN);
+        }
+        let mut length = (1.0, 0.0);
+        self.with_state(lesson.param, 0..2 * rank * large + 1, desk.state, |state| {
+            let (moments, before) = state.split_at_mut(2 * rank * large);
+            let (by, channels) = if tall { ((rank, 1), &mut *by_row) } else { ((1, large), &mut *by_col) };
+            let size = rule.factors(projected, moments.split_at_mut(rank * large), by, channels);
+            length = rule.length(size, &mut before[0]);
+        })?;
+        for strip in cut(0..rows, strip) {
+            desk.look(&strip, cols, make);
+            for slab in cut(strip.clone(), slab) {
+                let numbers = &mut desk.numbers[..slab.len() * cols];
+                let grad = &desk.grad[(slab.start - strip.start) * cols..][..numbers.len()];
+                self.weights.matrix(lesson.weight).read_rows(isa, pool, slab.clone(), numbers);
+                let factors = Factors { rows: &by_row[slab.clone()], cols: by_col };
+                update::move_rows(isa, pool, numbers, grad, &factors, length);
+                self.store(lesson, &slab, numbers, desk.bytes)?;
+            }
+            self.leave(lesson, strip);
+        }
+        Ok(sum)
+    }
+
+    /// What is to be known of a strip of the gradient.
+    fn watched_sum(&self, grad: &[f32]) -> f64 {
+        match self.watch.is_some() || !elementwise::all_finite(grad) {
+            true => elementwise::square_sum(grad),
+            false => 0.0,
+        }
+    }
+
+    /// Hands part of the state of a matrix to `with`; what waits on disk passes through `room`.
+    fn with_state(
+        &self,
+        param: ParamId,
+        part: Range<usize>,
+        room: &mut [f32],
+        with: impl FnOnce(&mut [f32]),
+    ) -> Result<()> {
+        if let Some(span) = self.layout.states.get(param.0) {
+            // SAFETY: states lie in the persistent part, apart from each other and from every buffer.
+            with(unsafe { self.arena.write(span.start + part.start..span.start + part.end) });
+            return Ok(());
+        }
+        let Some(at) = self.layout.paged.get(param.0).map(|at| self.states_at + at + part.start) else {
+            with(&mut []);
+            return Ok(());
+        };
+        let room = &mut room[..part.len()];
+        self.disk().read_now(room, at).map_err(failed)?;
+        with(room);
+        self.disk().write_now(room, at).map_err(failed)
+    }
+
+    /// Rounds rows as they are stored and writes them.
+    fn store(&self, lesson: Lesson, slab: &Range<usize>, numbers: &[f32], bytes: &mut [u8]) -> Result<()> {
+        let Lesson { weight, param, how, noise, .. } = lesson;
+        let a_row = how.bytes / how.slab;
+        let first = slab.start * a_row;
+        if self.weights.matrix(weight).ty == BlockType::F32 {
+            return self.weights.write(weight, first, bytemuck::cast_slice(numbers));
+        }
+        let (bytes, place) = (&mut bytes[..slab.len() * a_row], (slab.start * how.cols) as u64);
+        round::to_bf16(self.machine.isa, &self.pool, noise.rounding(param.0), place, numbers, bytes);
+        self.weights.write(weight, first, bytes)
+    }
+
+    fn leave(&self, lesson: Lesson, rows: Range<usize>) {
+        if lesson.stream {
+            self.weights.release_rows(lesson.weight, rows);
+        }
+    }
+
+    /// The gradient of rows `strip` of a table: what rows with its tokens send back where it is the embedding, and `(softmax - onehot)ᵀ x` where it is the head,
+    /// whose logits are made again.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn table_gradient(
+        &self,
+        weight: WeightId,
+        how: Learning,
+        strip: Range<usize>,
+        embedded: Option<(&[f32], f32)>,
+        head: Option<[&[f32]; 2]>,
+        batch: Batch,
+        grad: &mut [f32],
+        room: &mut [f32],
+    ) {
+        let (isa, precision, pool, cols) = (self.machine.isa, self.machine.precision, &self.pool, how.cols);
+        grad.fill(0.0);
+        if let Some([x, lse]) = head {
+            let part = self.weights.matrix(weight).part(strip.clone());
+            let (logits, scratch) = room.split_at_mut(how.logit_rows * how.strip);
+            let scale = 1.0 / batch.targets.max(1) as f32;
+            for rows in cut(0..batch.labels.len(), how.logit_rows) {
+                let (n, x) = (rows.len(), &x[rows.start * cols..rows.end * cols]);
+                let logits = &mut logits[..n * strip.len()];
+                let mut ctx = Ctx { pool, isa, precision, scratch: &mut *scratch };
+                nt(&mut ctx, part, x, n, logits, Start::Zero, None);
+                let (labels, lse) = (&batch.labels[rows.clone()], &lse[rows]);
+                cross_entropy::gradient_of(isa, pool, logits, strip.start, labels, lse, scale);
+                tn(&mut ctx, logits, x, n, strip.len(), cols, grad, Start::Output);
+            }
+        }
+        if let Some((g, scale)) = embedded {
+            for (&id, g) in batch.ids.iter().zip(g.chunks_exact(cols)) {
+                if let Some(row) = (id as usize).checked_sub(strip.start).filter(|&row| row < strip.len()) {
+                    grad[row * cols..][..cols].iter_mut().zip(g).for_each(|(grad, g)| *grad = g.mul_add(scale, *grad));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+"""Ten updates of all parameters of four golden cases by every method that trains a model itself, in PyTorch and NumPy.
+
+Writes crates/engine/tests/golden/full.safetensors: for each method and case `<method>.<case>.losses`, the loss before each update, and
+`<method>.<case>.final.<name>`, every 13th number of each tensor after the last, under its name in GGUF.
+
+What is trained is the model in GGUF's form, as the engine stores it: llama's query and key rows in llama.cpp's order, gemma's norms with their 1 added and
+what GGUF has no key for inside its query norms. Vectors are not decayed.
+"""
+
+import math
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+import transformers as tf
+from safetensors.torch import load_file, save_file
+
+from families import GOLDEN, LENGTHS, Record, padded
+from gguf_files import ARCH, permute, unpermute
+from methods import normals
+
+CASES = ["llama", "qwen2", "qwen3", "gemma3_text"]
+SEED, UPDATES, EVERY = 3, 10, 13
+
+
+class Whole:
+    """The parameters of a case in GGUF's form, and their gradients."""
+
+    def __init__(self, case):
+        folder = GOLDEN / case
+        self.model = tf.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").double().train()
+        self.config = self.model.config
+        expected = load_file(folder / "expected.safetensors")
+        self.batch = padded([Record(expected[f"ids.{i}"]) for i in range(len(LENGTHS))])
+        names = gguf.get_tensor_name_map(ARCH[self.config.model_type], self.config.num_hidden_layers)
+        self.named = dict(self.model.named_parameters())
+        self.names = {hf: names.get_name(hf, try_suffixes=(".weight", ".bias")) for hf in self.named}
+        self.theta = {hf: self.form(hf, p.detach().numpy()) for hf, p in self.named.items()}
+
+    def heads(self, hf):
+        if self.config.model_type != "llama":
+            return None
+        if hf.endswith("q_proj.weight"):
+            return self.config.num_attention_heads
+        return self.config.num_key_value_heads if hf.endswith("k_proj.weight") else None
+
+    def shifted(self, hf):
+        """What GGUF multiplies a norm's weight with after it added 1, or None."""
+        if self.config.model_type != "gemma3_text" or not hf.endswith("norm.weight"):
+            return None
+        return math.sqrt(self.config.head_dim / self.config.query_pre_attn_scalar) if hf.endswith("q_norm.weight") else 1.0
+
+    def form(self, hf, w):
+        heads, scale = self.heads(hf), self.shifted(hf)
+        w = permute(w, heads) if heads else w
+        return (w + 1) * scale if scale else w.copy()
+
+    def step(self, update):
+        """Puts the parameters into the model, and moves them by what `update(name, theta, gradient)` gives back."""
+        for hf, p in self.named.items():
+            heads, scale, w = self.heads(hf), self.shifted(hf), self.theta[hf]
+            w = w / scale - 1 if scale else unpermute(w, heads) if heads else w
+            p.data.copy_(torch.from_numpy(np.ascontiguousarray(w)))
+        self.model.zero_grad()
+        loss = self.model(**self.batch).loss
+        loss.backward()
+        for at, (hf, p) in enumerate(self.named.items()):
+            heads, scale, g = self.heads(hf), self.shifted(hf), p.grad.numpy()
+            g = g / scale if scale else permute(g, heads) if heads else g
+            self.theta[hf] = update(hf, self.theta[hf], g)
+        return loss.item()
+
+
+class AdamW:
+    def __init__(self, lr=1e-3, decay=0.01):
+        self.lr, self.decay, self.t, self.state = lr, decay, 0, {}
+
+    def __call__(self, name, p, g):
+        m, v = self.state.get(name, (0 * p, 0 * p))
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        self.state[name] = m, v
+        p = p * (1 - self.lr * self.decay * (p.ndim == 2))
+        return p - self.lr / (1 - 0.9**self.t) * m / (np.sqrt(v / (1 - 0.999**self.t)) + 1e-8)
+
+
+class Sgd:
+    def __init__(self, lr=0.1, decay=0.01):
+        self.lr, self.decay, self.t = lr, decay, 0
+
+    def __call__(self, name, p, g):
+        return p - self.lr * (g + self.decay * (p.ndim == 2) * p)
+
+
+def rms(x):
+    return math.sqrt((x * x).mean())
+
+
+class AdaLomo:
+    def __init__(self, lr=1e-2, decay=0.01):
+        self.lr, self.decay, self.t, self.state = lr, decay, 0, {}
+
+    def __call__(self, name, p, g):
+        b, u = 1 - self.t**-0.8, g * g + 1e-30
+        if p.ndim == 2:
+            r, c = self.state.get(name, (0, 0))
+            r, c = b * r + (1 - b) * u.mean(1), b * c + (1 - b) * u.mean(0)
+            self.state[name] = r, c
+            step = g / np.sqrt(r / r.mean())[:, None] / np.sqrt(c)[None, :]
+        else:
+            self.state[name] = b * self.state.get(name, 0) + (1 - b) * u
+            step = g / np.sqrt(self.state[name])
+        lr = self.lr * max(1e-3, rms(p))
+        return p * (1 - lr * self.decay * (p.ndim == 2)) - lr * step / max(1, rms(step))
+
+
+class Apollo(AdamW):
+    """Projections are the engine's: Philox by seed, two hundreds of updates, and the tensor's number in its graph."""
+
+    def __init__(self, rank=16, scale=16, mini=False):
+        super().__init__(lr=1e-3)
+        self.rank, self.scale, self.mini, self.kept = rank, scale, mini, {}
+
+    def __call__(self, name, p, g):
+        if p.ndim == 1:
+            m, v = self.state.get(name, (0 * p, 0 * p))
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+            self.state[name] = m, v
+            return p - self.lr / (1 - 0.9**self.t) * m / (np.sqrt(v / (1 - 0.999**self.t)) + 1e-6)
+        rows, cols = p.shape
+        stream = 1 << 61 | (self.t - 1) // 200 << 16 | self.numbers[name]
+        numbers = normals(SEED, stream, self.rank * min(rows, cols)) / math.sqrt(self.rank)
+        tall = rows >= cols
+        r = g @ numbers.reshape(self.rank, cols).T if tall else numbers.reshape(rows, self.rank).T @ g
+        m, v = self.kept.get(name, (0 * r, 0 * r))
+        m, v = 0.9 * m + 0.1 * r, 0.999 * v + 0.001 * r * r
+        self.kept[name] = m, v
+        n = m / (np.sqrt(v) + 1e-6)
+        along = None if self.mini else 1 if tall else 0
+        s = np.sqrt((n * n).sum(along, keepdims=True)) / (np.sqrt((r * r).sum(along, keepdims=True)) + 1e-8)
+        u = g * s
+        size = math.sqrt((u * u).sum())
+        before = self.state.get(name, 0)
+        limit = 1.01 * before / size if before and size > 1.01 * before else 1
+        self.state[name] = size * limit
+        rate = self.lr * math.sqrt(1 - 0.999**self.t) / (1 - 0.9**self.t)
+        return p * (1 - self.lr * self.decay) - rate * math.sqrt(self.scale) * limit * u
+
+
+METHODS = {
+    "full": AdamW,
+    "lomo": Sgd,
+    "adalomo": AdaLomo,
+    "apollo": Apollo,
+    "apollo-mini": lambda: Apollo(1, 128, True),
+}
+BLOCK = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
+
+
+def numbers_of(config):
+    """The numbers of matrices in the engine's graph: the embedding, the linears block by block, and the head."""
+    linears = [f"model.layers.{block}.{name}.weight" for block in range(config.num_hidden_layers) for name in BLOCK]
+    return {name: at for at, name in enumerate(["model.embed_tokens.weight"] + linears + ["lm_head.weight"])}
+
+
+def run(method, case):
+    whole, rule, losses = Whole(case), METHODS[method](), []
+    rule.numbers = numbers_of(whole.config)
+    for rule.t in range(1, UPDATES + 1):
+        losses.append(whole.step(rule))
+    print(f"{method} {case}: {losses[0]:.5f} -> {losses[-1]:.5f}")
+    out = {f"{method}.{case}.losses": torch.tensor(losses)}
+    for hf, theta in whole.theta.items():
+        out[f"{method}.{case}.final.{whole.names[hf]}"] = torch.from_numpy(theta.reshape(-1)[::EVERY].copy())
+    return out
+
+
+def main():
+    torch.set_num_threads(1)
+    tf.utils.logging.disable_progress_bar()
+    out = {}
+    for method in METHODS:
+        for case in CASES:
+            out |= run(method, case)
+    path = Path(GOLDEN) / "full.safetensors"
+    save_file({name: tensor.float().contiguous() for name, tensor in out.items()}, path)
+    path.chmod(0o644)
+    print(f"{path.stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
