@@ -493,7 +493,7 @@ fn rows_with_entries_of_a_4096th_so_far_are_found_on_every_instruction_set() {
     // Row 0 sums to about 1 and has 0.9 at most; row 1 is far below its sum; row 2 is at the edge; row 3 has a NaN.
     let strip: Vec<f32> = [0.9, 1e-5, 1.0 / 4096.0, f32::NAN].iter().flat_map(|&x| vec![x; vocab]).collect();
     let got = same_bits("bright rows", |isa, pool| {
-        let mut slices = vec![1.0; 16];
+        let mut slices = [1.0; 16];
         let mut parts = slices.chunks_exact_mut(4);
         let mut part = || parts.next().unwrap();
         let state = cross_entropy::State {
