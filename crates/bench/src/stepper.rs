@@ -42,7 +42,16 @@ impl Record {
     /// As the backend reads it.
     pub fn batch(&self) -> Batch<'_> {
         let Self { ids, positions, labels, segments } = self;
-        Batch { ids, positions, labels, segments, targets: ids.len() - 1, noise: Noise::default(), groups: &[] }
+        Batch {
+            ids,
+            positions,
+            labels,
+            choices: &[],
+            segments,
+            targets: ids.len() - 1,
+            noise: Noise::default(),
+            groups: &[],
+        }
     }
 }
 

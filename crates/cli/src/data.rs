@@ -21,7 +21,9 @@ pub fn preview(args: &PreviewArgs) -> Result<(), Failure> {
     let tokenizer = model.tokenizer().map_err(Failure::new)?;
     let options = args.reading.options(DataSource::Path(args.data.clone()));
     let template = options.template(&model).map_err(Failure::new)?;
+    let cloze = options.cloze(&model, &tokenizer).map_err(Failure::new)?;
     let reader = Reader::new(&model, &tokenizer, template.as_ref(), &options, args.reading.max_seq_length);
+    let reader = reader.with_cloze(cloze.as_ref());
     let path = training_file(&args.data)?;
     let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let (mut left, mut lengths) = (args.records, Lengths::default());

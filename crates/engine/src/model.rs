@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use pocketune_formats::folder::Folder;
 use pocketune_formats::{Mapped, ModelFiles};
-use pocketune_text::{ChatTemplate, Tokenizer};
+use pocketune_text::{ChatTemplate, Reading, Tokenizer};
 
 use crate::error::{Error, Result};
 use crate::families::Config;
@@ -67,11 +67,18 @@ impl Model {
             return Ok(());
         }
         let fault = format!(
-            "{} is an encoder, which has no next token; training it needs masked-LM prompts or a classification head, which are not \
-             supported yet (plan works)",
+            "{} is an encoder, which has no next token; train and eval take it with labelled data, as in --task sst2",
             self.config.family.model_type()
         );
         Err(Error::Model { path: self.files.path().into(), fault })
+    }
+
+    /// Checks that it can learn from what is read so: an encoder learns from the masked answers of labelled data alone.
+    ///
+    /// # Errors
+    /// When it can't.
+    pub fn check_reading(&self, reading: &Reading) -> Result<()> {
+        if matches!(reading, Reading::Task(_)) { Ok(()) } else { self.check_next_token() }
     }
 
     /// Reads its tokenizer, which may know more tokens than the model: Gemma 3 1B's has one for images.

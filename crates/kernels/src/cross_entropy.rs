@@ -74,6 +74,17 @@ pub fn take_in(isa: Isa, pool: &Pool, strip: &mut [f32], first: usize, labels: &
     });
 }
 
+/// Leaves of the logits of entries `first..` those of `choices`: the others are as if they were not in the vocabulary.
+pub fn only(pool: &Pool, strip: &mut [f32], rows: usize, first: usize, choices: &[u32]) {
+    let Some(len) = strip.len().checked_div(rows) else { return };
+    let strip = Rows::new(strip, len.max(1));
+    pool.run(rows, &|row, _| {
+        let logits = strip.piece(row).0.iter_mut().enumerate();
+        let others = logits.filter(|(at, _)| !choices.iter().any(|&choice| choice as usize == first + at));
+        others.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+    });
+}
+
 /// Brings sums over earlier strips, a row of them for each row of logits, up to the last strip.
 pub fn rescale(pool: &Pool, sums: &mut [f32], state: &State) {
     let Some(len) = sums.len().checked_div(state.shift.len()) else { return };

@@ -3,6 +3,7 @@
 //! template; whether what is left is worth a step is the caller's matter.
 
 use crate::chat::ChatTemplate;
+use crate::cloze::Cloze;
 use crate::error::{Result, TextError};
 use crate::places::Place;
 use crate::recipes::Question;
@@ -39,6 +40,7 @@ pub struct ExampleMaker<'a> {
     template: Option<&'a ChatTemplate>,
     max_seq_length: usize,
     mask: Mask,
+    cloze: Option<&'a Cloze>,
 }
 
 impl<'a> ExampleMaker<'a> {
@@ -49,7 +51,12 @@ impl<'a> ExampleMaker<'a> {
         max_seq_length: usize,
         mask: Mask,
     ) -> Self {
-        Self { tokenizer, template, max_seq_length, mask }
+        Self { tokenizer, template, max_seq_length, mask, cloze: None }
+    }
+
+    /// The same, with questions as masked prompts where there is a `cloze`: the loss is on the token that the mask stands for.
+    pub fn with_cloze(self, cloze: Option<&'a Cloze>) -> Self {
+        Self { cloze, ..self }
     }
 
     /// Hands over the examples of one record: one, but for long texts.
@@ -164,6 +171,12 @@ impl<'a> ExampleMaker<'a> {
 
     /// What is too long is cut at the beginning of the question, so that the answer stays.
     fn choice(&self, question: &Question, number: usize) -> Example {
+        if let Some(cloze) = self.cloze {
+            let (ids, place, whole) = cloze.ids(self.tokenizer, question, number, self.max_seq_length);
+            let loss = (0..ids.len()).map(|at| at == place).collect();
+            let example = self.finish(ids, loss);
+            return Example { cut_from: (example.ids.len() < whole).then_some(whole), ..example };
+        }
         let Question { prompt, choices, .. } = question;
         let mut ids = Vec::new();
         let text = format!("{prompt}{}", choices[number]);

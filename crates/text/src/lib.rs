@@ -8,6 +8,7 @@ mod added;
 mod bpe;
 mod byte_level;
 mod chat;
+mod cloze;
 mod decode;
 mod error;
 mod example;
@@ -31,6 +32,7 @@ mod turns;
 mod vocab;
 
 pub use chat::{ChatTemplate, Ends, Rendered};
+pub use cloze::Cloze;
 pub use decode::Decoder;
 pub use error::{Result, TextError};
 pub use example::{Example, ExampleMaker, Mask};

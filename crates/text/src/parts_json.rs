@@ -164,6 +164,11 @@ pub(crate) enum PostProcessorJson {
     },
     /// Changes offsets only.
     ByteLevel,
+    /// `<s>` before and `</s>` after.
+    RobertaProcessing {
+        cls: (String, u32),
+        sep: (String, u32),
+    },
     TemplateProcessing {
         single: Vec<TemplateJson>,
         special_tokens: BTreeMap<String, SpecialJson>,
@@ -186,6 +191,12 @@ impl PostProcessorJson {
     pub fn around(self, around: &mut (Vec<u32>, Vec<u32>)) -> Result<()> {
         match self {
             Self::ByteLevel => Ok(()),
+            Self::RobertaProcessing { cls: (_, cls), sep: (_, sep) } => {
+                limits::check_around(2 + around.0.len() + around.1.len())?;
+                around.0.insert(0, cls);
+                around.1.push(sep);
+                Ok(())
+            }
             Self::Sequence { processors } => processors.into_iter().try_for_each(|each| each.around(around)),
             Self::TemplateProcessing { single, special_tokens } => {
                 let (mut before, mut after, mut past_text) = (Vec::new(), Vec::new(), false);

@@ -42,18 +42,15 @@ impl Recipe {
             None => Err(format!("no `{name}`, which {} has", self.name())),
         };
         let (prompt, choices): (String, Vec<String>) = match self {
-            Self::Sst2 => (format!("{} It was", text("sentence")?), words(&["terrible", "great"])),
+            Self::Sst2 => (format!("{} It was", text("sentence")?), self.words()),
             Self::BoolQ => {
                 let (passage, question) = (text("passage")?, text("question")?);
-                (format!("{passage}\nQuestion: {question}?\nAnswer:"), words(&["no", "yes"]))
+                (format!("{passage}\nQuestion: {question}?\nAnswer:"), self.words())
             }
             Self::Rte | Self::Cb => {
                 let (premise, hypothesis) = (text("premise")?, text("hypothesis")?);
-                let (last, choices) = match self {
-                    Self::Rte => ("True or False?", &["True", "False"][..]),
-                    _ => ("True, False, or Neither?", &["True", "False", "Neither"][..]),
-                };
-                (format!("{premise}\nQuestion: {hypothesis} {last}\nAnswer:"), words(choices))
+                let last = if self == Self::Rte { "True or False?" } else { "True, False, or Neither?" };
+                (format!("{premise}\nQuestion: {hypothesis} {last}\nAnswer:"), self.words())
             }
             Self::Copa => {
                 let joint = match text("question")? {
@@ -67,7 +64,7 @@ impl Recipe {
             Self::Wic => {
                 let (one, other, word) = (text("sentence1")?, text("sentence2")?, text("word")?);
                 let asked = format!("Is the word \"{word}\" used in the same way in the two sentences above?");
-                (format!("{one}\n{other}\nQuestion: {asked}\nAnswer:"), words(&["no", "yes"]))
+                (format!("{one}\n{other}\nQuestion: {asked}\nAnswer:"), self.words())
             }
         };
         let label = label(row)?;
@@ -78,7 +75,23 @@ impl Recipe {
         Ok(Question { prompt, choices, answer })
     }
 
-    fn name(self) -> &'static str {
+    /// The answers, where they are the same for all rows.
+    pub(crate) fn answers(self) -> Option<&'static [&'static str]> {
+        Some(match self {
+            Self::Sst2 => &["terrible", "great"],
+            Self::BoolQ | Self::Wic => &["no", "yes"],
+            Self::Rte => &["True", "False"],
+            Self::Cb => &["True", "False", "Neither"],
+            Self::Copa => return None,
+        })
+    }
+
+    /// The answers as they follow a text.
+    fn words(self) -> Vec<String> {
+        self.answers().unwrap_or_default().iter().map(|word| format!(" {word}")).collect()
+    }
+
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sst2 => "sst2",
             Self::BoolQ => "boolq",
@@ -98,11 +111,6 @@ impl Recipe {
             Self::Cb => &[&["entailment", "0"], &["contradiction", "1"], &["neutral", "2"]],
         }
     }
-}
-
-/// Words as they follow a text.
-fn words(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| format!(" {word}")).collect()
 }
 
 fn lower_first(text: &str) -> String {

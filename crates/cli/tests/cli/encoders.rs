@@ -1,21 +1,86 @@
-//! RoBERTa, which has no next token: what it can't do yet is refused in one line, and planning works.
+//! RoBERTa, which has no next token: it learns from masked prompts, with PyTorch's numbers; what it can't learn from is refused in one line.
+
+use std::path::PathBuf;
 
 use serde_json::Value;
 
+use crate::adapters::{self, Tensors, distance};
 use crate::models::Golden;
 use crate::place::Place;
+use crate::reports::losses;
+
+/// Reviews, a tokenizer and PyTorch's numbers for masked prompts.
+fn cloze(name: &str) -> PathBuf {
+    Golden::new("roberta").adapter().join("../../cloze").join(name)
+}
+
+/// The tiny encoder, with a tokenizer that has a mask and a token for each answer.
+fn encoder(place: &Place) -> PathBuf {
+    let model = Golden::new("roberta").folder_without_tokenizer(place);
+    place.file("roberta/tokenizer.json", std::fs::read(cloze("tokenizer.json")).unwrap());
+    model
+}
 
 #[test]
-fn training_measuring_and_generating_say_what_is_missing() {
+fn ten_updates_on_masked_prompts_are_pytorchs() {
+    let expected = adapters::read(&cloze("expected.safetensors"));
+    for (method, rate) in [("backprop", "--learning-rate 1e-2 --weight-decay 0.01"), ("mezo", "--learning-rate 2e-3")] {
+        let place = Place::new();
+        let run =
+            place.pocketune("train --task sst2 --iters 10 --batch-size 4 --no-shuffle --steps-per-report 1 --seed 3");
+        let run = run.words("--precision f32 --log-format jsonl").with("--method", method).words(rate);
+        let run = run.with("--init-adapter", Golden::new("roberta").adapter()).model(encoder(&place));
+        let said = run.data(cloze("reviews.tsv")).into("out").succeeds();
+        let losses = losses(&said.stdout);
+        assert_eq!(losses.len(), 10, "{method}");
+        for (got, want) in losses.iter().zip(&expected[&format!("{method}.losses")]) {
+            assert!((got - f64::from(*want)).abs() < 1e-4 * got, "{method}: {got} instead of {want}");
+        }
+        let prefix = format!("{method}.final.");
+        let last: Tensors = expected
+            .iter()
+            .filter_map(|(name, values)| Some((name.strip_prefix(&prefix)?.to_string(), values.clone())))
+            .collect();
+        let off = distance(&adapters::tensors(&place.path("out")), &last);
+        assert!(off < 1e-4, "{method}: the adapter is off by {off:e}");
+    }
+}
+
+#[test]
+fn what_was_learnt_from_masked_prompts_is_measured_by_them() {
     let place = Place::new();
-    let golden = Golden::new("roberta");
-    let model = golden.folder(&place);
-    let data = place.texts("data.jsonl", &["SOME WORDS"]);
-    let words = ["roberta is an encoder", "masked-LM prompts", "classification"];
+    let model = encoder(&place);
+    let run = place.pocketune("train --task sst2 --iters 20 --learning-rate 1e-2 --lora-targets query,value");
+    run.model(&model).data(cloze("reviews.tsv")).into("out").succeeds();
+    let run = place.pocketune("eval --task sst2 --log-format jsonl").model(&model).data(cloze("reviews.tsv"));
+    let said = run.with("--adapter", place.path("out")).succeeds();
+    let score: Value = serde_json::from_str(&said.stdout).unwrap();
+    assert_eq!((score["right"].as_u64(), score["asked"].as_u64()), (Some(4), Some(4)), "{score}");
+}
+
+#[test]
+fn what_has_nothing_to_mask_is_refused_with_what_has() {
+    let place = Place::new();
+    let model = encoder(&place);
+    let data = place.texts("data.jsonl", &["some words"]);
+    let words = ["roberta is an encoder", "--task sst2"];
     place.pocketune("train --iters 1").model(&model).data(&data).into("out").refuses(&words);
     place.pocketune("eval").model(&model).data(&data).refuses(&words);
     place.pocketune("generate --prompt A").model(&model).refuses(&words);
     place.pocketune("plan").model(&model).succeeds();
+    let copa = place.file(
+        "copa.jsonl",
+        "{\"premise\": \"a\", \"question\": \"cause\", \"choice1\": \"b\", \"choice2\": \"c\", \"label\": 0}\n",
+    );
+    place.pocketune("train --task copa").model(&model).data(&copa).into("out").refuses(&["copa are sentences"]);
+    let reviews = cloze("reviews.tsv");
+    place.pocketune("train --task boolq").model(&model).data(&reviews).into("out").refuses(&["` no` is 3 tokens"]);
+    let far = std::fs::read_to_string(cloze("tokenizer.json")).unwrap().replace("\"id\": 3,", "\"id\": 99,");
+    place.file("roberta/tokenizer.json", far.replace("\"<mask>\": 3,", "\"<mask>\": 99,"));
+    place.pocketune("eval --task sst2").model(&model).data(&reviews).refuses(&["token 99", "96 tokens"]);
+    let other = Place::new();
+    let bytes = Golden::new("roberta").folder(&other);
+    other.pocketune("eval --task sst2").model(bytes).data(&reviews).refuses(&["no `<mask>`"]);
 }
 
 #[test]

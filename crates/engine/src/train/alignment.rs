@@ -20,7 +20,7 @@ pub fn alignment(options: &TrainOptions, batches: usize) -> Result<f64> {
         return Ok(1.0);
     }
     let model = Model::open(&options.model)?;
-    model.check_next_token()?;
+    model.check_reading(&options.data.reading)?;
     let data = prepare(&model, &options.data, options.max_seq_length, options.spill_folder())?;
     let (spec, saved) = match &options.lora {
         LoraChoice::New(spec) => (spec.clone(), None),
@@ -47,7 +47,7 @@ pub fn alignment(options: &TrainOptions, batches: usize) -> Result<f64> {
     }
     let file = &data.train.tokens;
     let mut passes = Passes::plain(Batches::new(file.len(), options.shuffle, options.seed), options.batch_size);
-    let mut rows = Rows::with_capacity(options.batch_size, tokens, length);
+    let mut rows = Rows::with_capacity(options.batch_size, tokens, length).with_cloze(data.cloze.clone());
     let step = passes.step();
     let mut sum = 0.0;
     for at in 0..batches {

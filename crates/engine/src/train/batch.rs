@@ -2,6 +2,7 @@
 
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::philox::Philox;
+use pocketune_text::Cloze;
 
 use crate::backend::{Batch, Group, MOST_DIRECTIONS, NO_LABEL, Noise};
 use crate::error::Result;
@@ -16,6 +17,8 @@ pub struct Rows {
     groups: Vec<Group>,
     /// A record as it comes from the token file.
     words: Vec<u32>,
+    /// How targets are predicted where there is no next token: masked, and among these words.
+    cloze: Option<Cloze>,
 }
 
 impl Rows {
@@ -28,7 +31,13 @@ impl Rows {
             segments: Vec::with_capacity(records),
             groups: Vec::with_capacity(MOST_DIRECTIONS + 1),
             words: vec![0; length],
+            cloze: None,
         }
+    }
+
+    /// The same with targets that are masked, where there is a `cloze`, and not the next token.
+    pub fn with_cloze(self, cloze: Option<Cloze>) -> Self {
+        Self { cloze, ..self }
     }
 
     /// Replaces the rows by the given records of `file`.
@@ -84,8 +93,13 @@ impl Rows {
         let words = file.read(record, &mut self.words)?;
         let (start, len) = (self.ids.len(), words.len());
         for (position, (id, target)) in words.iter().map(|&word| token(word)).enumerate() {
-            self.ids.push(id);
             self.positions.push(position as u32);
+            if let (true, Some(cloze)) = (target, &self.cloze) {
+                self.ids.push(cloze.mask);
+                self.labels.push(id);
+                continue;
+            }
+            self.ids.push(id);
             self.labels.push(NO_LABEL);
             if let (true, Some(before)) = (target, position.checked_sub(1)) {
                 self.labels[start + before] = id;
@@ -116,7 +130,8 @@ impl Rows {
     /// As the backend reads them, with gradients divided by `targets`, and random numbers from `noise` while training.
     pub fn batch(&self, targets: usize, noise: Noise) -> Batch<'_> {
         let Self { ids, positions, labels, segments, groups, .. } = self;
-        Batch { ids, positions, labels, segments, targets, noise, groups }
+        let choices = self.cloze.as_ref().map_or(&[][..], |cloze| &cloze.words);
+        Batch { ids, positions, labels, choices, segments, targets, noise, groups }
     }
 }
 

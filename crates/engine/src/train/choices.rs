@@ -31,7 +31,7 @@ pub struct Score {
 pub fn score(options: &EvalOptions) -> Result<Score> {
     check_batch(1, options.max_seq_length)?;
     let model = Model::open(&options.model)?;
-    model.check_next_token()?;
+    model.check_reading(&options.data.reading)?;
     let data = options.data.to_measure()?;
     let path = data.source.training_file()?;
     let tokenizer = model.tokenizer()?;
@@ -39,7 +39,8 @@ pub fn score(options: &EvalOptions) -> Result<Score> {
     // For each question the number of its choices and of the right one.
     let mut questions: Vec<(u8, u8)> = Vec::new();
     let mut failed = None;
-    let reader = Reader::new(&model, &tokenizer, None, &data, options.max_seq_length);
+    let cloze = data.cloze(&model, &tokenizer)?;
+    let reader = Reader::new(&model, &tokenizer, None, &data, options.max_seq_length).with_cloze(cloze.as_ref());
     reader.each_question(&path, &mut |choices, answer| {
         questions.push((choices.len() as u8, answer as u8));
         for choice in choices {
@@ -55,7 +56,7 @@ pub fn score(options: &EvalOptions) -> Result<Score> {
     model.files.files().iter().for_each(|file| file.release(0, file.bytes().len()));
     memory::trim();
     let (mut cpu, program) = ready(options, model, (1, tokens.longest()))?;
-    let mut rows = Rows::with_capacity(1, tokens.longest(), tokens.longest());
+    let mut rows = Rows::with_capacity(1, tokens.longest(), tokens.longest()).with_cloze(cloze);
     let (mut score, mut first) = (Score::default(), 0);
     let mut by_label = [0_usize; 256];
     for &(choices, answer) in &questions {

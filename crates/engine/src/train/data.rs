@@ -13,7 +13,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use pocketune_text::{ChatTemplate, Example, ExampleMaker, Form, Record, Records, TextError, Tokenizer, reply_ends};
+use pocketune_text::{
+    ChatTemplate, Cloze, Example, ExampleMaker, Form, Record, Records, TextError, Tokenizer, reply_ends,
+};
 
 use crate::beside::Beside;
 use crate::error::{Error, Result};
@@ -45,6 +47,8 @@ pub struct Prepared {
     pub test: Option<Dataset>,
     /// What the adapter takes along of the template that conversations went through, where there were any.
     pub beside: Beside,
+    /// How what is to be predicted is masked, for models without a next token.
+    pub cloze: Option<Cloze>,
 }
 
 impl Prepared {
@@ -85,9 +89,10 @@ pub fn rehearse(model: &Model) {
 fn tokenize(model: &Model, options: &DataOptions, max_seq_length: usize, folder: &Path) -> Result<Prepared> {
     let tokenizer = model.tokenizer()?;
     let template = options.template(model)?;
+    let cloze = options.cloze(model, &tokenizer)?;
     let talked = Cell::new(false);
-    let reader =
-        Reader { talked: Some(&talked), ..Reader::new(model, &tokenizer, template.as_ref(), options, max_seq_length) };
+    let reader = Reader::new(model, &tokenizer, template.as_ref(), options, max_seq_length).with_cloze(cloze.as_ref());
+    let reader = Reader { talked: Some(&talked), ..reader };
     let valid_share = options.val_split.map(|share| Split::new(share, options.seed));
     let whole = |path: &Path| Ok::<_, Error>(reader.file(path, None, folder)?.0);
     let prepared = match &options.source {
@@ -98,6 +103,7 @@ fn tokenize(model: &Model, options: &DataOptions, max_seq_length: usize, folder:
                 valid: Some(lines(valid, Path::new("embedded valid.jsonl"))?),
                 test: None,
                 beside: Beside::default(),
+                cloze: None,
             }
         }
         DataSource::Path(path) => {
@@ -105,7 +111,7 @@ fn tokenize(model: &Model, options: &DataOptions, max_seq_length: usize, folder:
             let valid = files.valid.as_deref().map(whole).transpose()?;
             let test = files.test.as_deref().map(whole).transpose()?;
             let (train, drawn) = reader.file(&files.train, valid_share, folder)?;
-            Prepared { train, valid: valid.or(drawn), test, beside: Beside::default() }
+            Prepared { train, valid: valid.or(drawn), test, beside: Beside::default(), cloze: None }
         }
     };
     let beside = match template.filter(|_| talked.get()) {
@@ -115,7 +121,7 @@ fn tokenize(model: &Model, options: &DataOptions, max_seq_length: usize, folder:
         }
         None => Beside::default(),
     };
-    Ok(Prepared { beside, ..prepared })
+    Ok(Prepared { beside, cloze, ..prepared })
 }
 
 /// Reads examples from files.
@@ -138,6 +144,11 @@ impl<'a> Reader<'a> {
     ) -> Self {
         let longest = model.config.longest(max_seq_length);
         Self { model, options, maker: ExampleMaker::new(tokenizer, template, longest, options.mask), talked: None }
+    }
+
+    /// The same for questions as masked prompts.
+    pub fn with_cloze(self, cloze: Option<&'a Cloze>) -> Self {
+        Self { maker: self.maker.with_cloze(cloze), ..self }
     }
 
     /// A file as token files: all of it, or what was drawn for validation apart.

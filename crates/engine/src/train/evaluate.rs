@@ -37,11 +37,12 @@ pub struct EvalOptions {
 pub fn evaluate(options: &EvalOptions) -> Result<Outcome> {
     check_batch(options.batch_size, options.max_seq_length)?;
     let model = Model::open(&options.model)?;
-    model.check_next_token()?;
+    model.check_reading(&options.data.reading)?;
     let data = prepare(&model, &options.data.to_measure()?, options.max_seq_length, &std::env::temp_dir())?;
-    let tokens = data.valid.unwrap_or(data.train).tokens;
+    let (cloze, tokens) = (data.cloze, data.valid.unwrap_or(data.train).tokens);
     let (mut cpu, program) = ready(options, model, (options.batch_size, tokens.longest()))?;
-    let mut buffer = Rows::with_capacity(options.batch_size, options.batch_size * tokens.longest(), tokens.longest());
+    let room = options.batch_size * tokens.longest();
+    let mut buffer = Rows::with_capacity(options.batch_size, room, tokens.longest()).with_cloze(cloze);
     let outcome = run(&mut cpu, &program, &tokens, &mut buffer, options.batch_size, None)?;
     if outcome.loss.is_finite() {
         return Ok(outcome);

@@ -170,8 +170,16 @@ impl Generator {
         let mut positions = [0; PIECE];
         let positions = &mut positions[..ids.len()];
         positions.iter_mut().enumerate().for_each(|(at, position)| *position = (past + at) as u32);
-        let batch =
-            Batch { ids, positions, labels: &[], segments: &[], targets: 0, noise: Noise::default(), groups: &[] };
+        let batch = Batch {
+            ids,
+            positions,
+            labels: &[],
+            choices: &[],
+            segments: &[],
+            targets: 0,
+            noise: Noise::default(),
+            groups: &[],
+        };
         self.cpu.run(&self.program, batch, past, None)?;
         self.seen.extend_from_slice(ids);
         Ok(())

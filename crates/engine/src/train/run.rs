@@ -46,7 +46,7 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
     let mut peak = Peak::default();
     let mut keeper = Keeper::open(options)?;
     let model = Model::open(&options.model)?;
-    model.check_next_token()?;
+    model.check_reading(&options.data.reading)?;
     if let LoraChoice::New(spec) = &options.lora {
         // What can't be adapted so is said before gigabytes are read.
         model.config.graph(Some(&options.adapt(spec.clone(), false)?))?;
@@ -191,7 +191,7 @@ impl Run {
         memory::trim();
         let records = if options.pack { passes::WINDOW } else { options.batch_size };
         let records = records.max(options.batch_size) * task.groups;
-        let rows = Rows::with_capacity(records, plan.program.tokens, longest);
+        let rows = Rows::with_capacity(records, plan.program.tokens, longest).with_cloze(data.cloze.clone());
         let mut cpu = Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &programs(&plan), &folder)?;
         cpu.quicken(&graph, options.lora_plus);
         match saved {
@@ -231,7 +231,8 @@ impl Run {
         self.cpu.lay_out(&self.graph, plan.layout.clone(), &programs(&plan), &self.folder)?;
         self.flops = Flops::of(&plan.program, &self.graph);
         if plan.program.tokens != self.plan.program.tokens {
-            self.rows = Rows::with_capacity(self.records, plan.program.tokens, self.data.longest());
+            let rows = Rows::with_capacity(self.records, plan.program.tokens, self.data.longest());
+            self.rows = rows.with_cloze(self.data.cloze.clone());
         }
         self.plan = plan;
         Ok(true)

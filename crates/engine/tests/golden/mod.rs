@@ -234,8 +234,16 @@ impl Case {
     }
 
     fn logits_at(&mut self, ids: &[u32], positions: &[u32], past: usize) -> Vec<f32> {
-        let batch =
-            Batch { ids, positions, labels: &[], segments: &[], targets: 0, noise: Noise::default(), groups: &[] };
+        let batch = Batch {
+            ids,
+            positions,
+            labels: &[],
+            choices: &[],
+            segments: &[],
+            targets: 0,
+            noise: Noise::default(),
+            groups: &[],
+        };
         self.cpu.run(&self.program, batch, past, None).unwrap();
         self.cpu.logits(&self.program).to_vec()
     }
@@ -295,6 +303,7 @@ impl Rows {
             ids: &self.ids,
             positions: &self.positions,
             labels: &self.labels,
+            choices: &[],
             segments: &self.segments,
             targets,
             noise: Noise::default(),

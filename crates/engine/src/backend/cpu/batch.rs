@@ -18,6 +18,8 @@ pub struct Batch<'a> {
     pub positions: &'a [u32],
     /// What each row should predict, or [`NO_LABEL`]. Unused when generating.
     pub labels: &'a [u32],
+    /// The tokens that are chosen among, where not all are; labels are of them.
+    pub choices: &'a [u32],
     /// Where the records lie.
     pub segments: &'a [Segment],
     /// What the summed loss is divided by in gradients: the targets of the whole step.

@@ -149,23 +149,28 @@ impl Cpu {
                 nt(&mut thin, lora.a, piece.x, count, h, Start::Zero, None);
                 elementwise::scale(pool, h, lora.scale);
             }
-            for strip in strips(vocab) {
+            let chosen = |strip: &Range<usize>| batch.choices.iter().any(|&choice| strip.contains(&(choice as usize)));
+            let mut first = true;
+            for strip in strips(vocab).filter(|strip| batch.choices.is_empty() || chosen(strip)) {
                 self.unless_stopping()?;
                 if head.stream && strip.end < vocab {
                     self.weights.read_ahead(head.weight, strip.end..strip.end + STRIP);
                 }
                 let logits = &mut logits[..count * strip.len()];
                 self.logits_of(head, &piece, &strip, &mut low, logits, scratch);
+                if !batch.choices.is_empty() {
+                    cross_entropy::only(pool, logits, count, strip.start, batch.choices);
+                }
                 cross_entropy::take_in(isa, pool, logits, strip.start, piece.labels, &mut state);
                 if let Some(gx) = gx.as_deref_mut() {
                     self.unless_stopping()?;
-                    let start = if strip.start == 0 { Start::Zero } else { Start::Output };
-                    if strip.start > 0 {
+                    let start = if first { Start::Zero } else { Start::Output };
+                    if !first {
                         cross_entropy::rescale(pool, sums, &state);
                     }
                     let mut ctx = Ctx { pool, isa, precision, scratch: &mut *scratch };
                     let part = matrix.part(strip.clone());
-                    match faint.as_mut().filter(|_| strip.start > 0) {
+                    match faint.as_mut().filter(|_| !first) {
                         Some(faint) => faint.add(&mut ctx, part, logits, sums, &state),
                         None => nn(&mut ctx, part, logits, count, sums, start, None),
                     }
@@ -178,6 +183,7 @@ impl Cpu {
                         }
                     }
                 }
+                first = false;
                 if head.stream {
                     self.weights.release_rows(head.weight, strip);
                 }

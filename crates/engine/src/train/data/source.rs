@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use pocketune_text::{ChatTemplate, Mask, Reading};
+use pocketune_text::{ChatTemplate, Cloze, Mask, Reading, Tokenizer};
 
 use crate::beside::Beside;
 use crate::error::{Error, Result};
@@ -124,6 +124,25 @@ impl DataOptions {
     /// When it is missing or malformed.
     pub fn template(&self, model: &Model) -> Result<Option<ChatTemplate>> {
         self.template.find(model, self.adapter.as_deref())
+    }
+
+    /// How the answers of labelled data are masked, for a model without a next token.
+    ///
+    /// # Errors
+    /// When the data is not labelled, or the tokenizer has no mask or no token for an answer.
+    pub fn cloze(&self, model: &Model, tokenizer: &Tokenizer) -> Result<Option<Cloze>> {
+        model.check_reading(&self.reading)?;
+        let Reading::Task(recipe) = self.reading else { return Ok(None) };
+        if !model.config.family.is_encoder() {
+            return Ok(None);
+        }
+        let cloze = Cloze::new(tokenizer, recipe)?;
+        for id in [cloze.mask].iter().chain(&cloze.words) {
+            let fault =
+                |fault| Error::Model { path: model.files.path().into(), fault: format!("its tokenizer: {fault}") };
+            model.check_tokens(&[*id]).map_err(fault)?;
+        }
+        Ok(Some(cloze))
     }
 
     /// What an evaluation reads of it: of a folder, what there is to validate on, else what there is to train on.
