@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use pocketune::backend::Alone;
-use pocketune::train::{Advice, Event, Host, MODEL, Report, Summary};
+use pocketune::store::MODEL;
+use pocketune::train::{Advice, Event, Host, Report, Summary};
 use serde_json::json;
 
 use crate::args::LogArg;

@@ -6,10 +6,10 @@ use clap::{ArgMatches, CommandFactory, ValueEnum};
 use pocketune::graph::Derivatives;
 use pocketune::model::{Model, Source};
 use pocketune::plan::{Machine, Plan, PolicyName};
-use pocketune::store::hidden_folder;
+use pocketune::store::{MODEL, hidden_folder};
 use pocketune::train::{
-    Budget, DataOptions, DataSource, Decay, Ending, MODEL, Optimizer, PolicyChoice, Sampling, Schedule, Summary,
-    TrainOptions, train,
+    Budget, DataOptions, DataSource, Decay, Ending, Optimizer, PolicyChoice, Sampling, Schedule, Summary, TrainOptions,
+    train,
 };
 
 use pocketune_formats::BlockType;

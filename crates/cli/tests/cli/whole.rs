@@ -178,6 +178,8 @@ fn the_best_model_is_kept_and_measured() {
     let measured: Value = serde_json::from_str(&measured.stdout).unwrap();
     let found = format!("test    loss {:.3}, ", measured["loss"].as_f64().unwrap());
     assert!(said.stdout.contains(&found), "{found} is not in {}", said.stdout);
+    place.pocketune("erase --adapter").word(place.path("run")).succeeds();
+    assert!(!place.path("run").exists());
 }
 
 #[test]

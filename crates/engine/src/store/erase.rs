@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 
 /// What says how an adapter was made, beside it.
 pub const HOW: &str = "pocketune.yaml";
+/// The model that a run trained itself.
+pub const MODEL: &str = "model.gguf";
 /// The chat template that it was trained through.
 pub const TEMPLATE: &str = "chat_template.jinja";
 /// The tokens that end a reply.
@@ -36,8 +38,11 @@ pub fn erase(run: &Path, adapter: bool) -> Result<usize> {
         return Err(Error::System(format!("{}: process {process} is still running", path.display())));
     }
     let adapters = [CONFIG_FILE, TENSORS_FILE].map(|name| run.join(name));
-    let is_adapter = adapters.iter().all(|path| fs::symlink_metadata(path).is_ok_and(|there| there.is_file()));
-    if !has_state && leftovers.is_empty() && !is_adapter {
+    let is_file = |path: &Path| fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
+    let is_adapter = adapters.iter().all(|path| is_file(path));
+    // A model that somebody keeps in the folder of an adapter is not ours to take.
+    let model = Some(run.join(MODEL)).filter(|model| !is_adapter && is_file(model) && made_a_model(run));
+    if !has_state && leftovers.is_empty() && !is_adapter && model.is_none() {
         let fault = format!("{}: nothing of a run is here: no .pocketune, no adapter", run.display());
         return Err(Error::System(fault));
     }
@@ -51,13 +56,11 @@ pub fn erase(run: &Path, adapter: bool) -> Result<usize> {
     for (path, _) in &leftovers {
         remove(path)?;
     }
-    if adapter && is_adapter {
-        adapters.iter().try_for_each(|path| remove(path))?;
-        for beside in [HOW, TEMPLATE, GENERATION, UPDATES].map(|name| run.join(name)) {
-            if fs::symlink_metadata(&beside).is_ok_and(|there| there.is_file()) {
-                remove(&beside)?;
-            }
-        }
+    if adapter && (is_adapter || model.is_some()) {
+        adapters.iter().filter(|_| is_adapter).try_for_each(|path| remove(path))?;
+        model.iter().try_for_each(|path| remove(path))?;
+        let beside = [HOW, TEMPLATE, GENERATION, UPDATES].map(|name| run.join(name));
+        beside.iter().filter(|path| is_file(path)).try_for_each(|path| remove(path))?;
     }
     if has_state {
         // The lock is no file of the run's.
@@ -70,6 +73,11 @@ pub fn erase(run: &Path, adapter: bool) -> Result<usize> {
         let _ = fs::remove_dir(run);
     }
     Ok(files)
+}
+
+/// Whether what is kept beside the result says that it is a model: adapters have no `store`.
+fn made_a_model(run: &Path) -> bool {
+    fs::read_to_string(run.join(HOW)).is_ok_and(|how| how.lines().any(|line| line.starts_with("store:")))
 }
 
 /// Deletes files in `folder` that runs left which are no more. A folder that isn't there has none.
@@ -177,6 +185,25 @@ mod tests {
         fs::write(folder.join(TENSORS_FILE), "x").unwrap();
         assert_eq!(erase(&folder, true).unwrap(), 2);
         assert!(!folder.exists());
+    }
+
+    #[test]
+    fn a_trained_model_goes_where_asked_and_one_beside_an_adapter_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let (ours, theirs) = (root.path().join("ours"), root.path().join("theirs"));
+        for (folder, files) in [(&ours, &[MODEL, HOW][..]), (&theirs, &[MODEL, HOW, CONFIG_FILE, TENSORS_FILE])] {
+            fs::create_dir(folder).unwrap();
+            files.iter().for_each(|name| fs::write(folder.join(name), "store: bf16\n").unwrap());
+        }
+        assert_eq!(erase(&ours, false).unwrap(), 0);
+        assert_eq!(names(&ours), [MODEL, HOW]);
+        assert_eq!(erase(&ours, true).unwrap(), 2);
+        assert!(!ours.exists());
+        assert_eq!(erase(&theirs, true).unwrap(), 3);
+        assert_eq!(names(&theirs), [MODEL]);
+        // A model of which nothing says how it was made.
+        assert!(erase(&theirs, true).is_err());
+        assert_eq!(names(&theirs), [MODEL]);
     }
 
     #[cfg(unix)]

@@ -99,7 +99,7 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
     }
     keeper.finish()?;
     match run.graph.whole {
-        true => host.event(Event::Saved(&options.adapter_path.join(whole::MODEL))),
+        true => host.event(Event::Saved(&options.adapter_path.join(store::MODEL))),
         false => host.event(Event::Saved(&options.adapter_path)),
     }
     let test = run.test()?;

@@ -15,10 +15,7 @@ use crate::export::quantize;
 use crate::families::gguf_name;
 use crate::graph::Graph;
 use crate::model::{Model, Source};
-use crate::store::{FolderWriter, HOW, check_writable};
-
-/// The name of the result in the run's folder.
-pub const MODEL: &str = "model.gguf";
+use crate::store::{FolderWriter, HOW, MODEL, check_writable};
 
 /// Checks that the matrices of `model` are floats.
 ///
