@@ -70,20 +70,23 @@ pub fn spec(path: &Path, adapter: &LoraFile) -> Result<LoraSpec> {
     let layers = if layers.is_empty() { Layers::All } else { Layers::Only(layers) };
     let plain = LoraSpec { targets, layers, ..LoraSpec::default() };
     match &adapter.config {
-        Some(config) => {
-            let alphas = config.alphas.0.iter().map(|(name, alpha)| (name.clone(), *alpha as f32));
-            Ok(LoraSpec {
-                rank: config.rank,
-                alpha: config.alpha as f32,
-                ranks: config.ranks.clone(),
-                alphas: Patterns(alphas.collect()),
-                stabilized: config.stabilized,
-                dora: config.dora,
-                dropout: config.dropout as f32,
-                ..plain
-            })
-        }
+        Some(config) => Ok(of_config(config, plain)),
         None => of_pairs(path, adapter, plain),
+    }
+}
+
+/// What PEFT's configuration says, on the targets and layers of `plain`.
+pub(super) fn of_config(config: &AdapterConfig, plain: LoraSpec) -> LoraSpec {
+    let alphas = config.alphas.0.iter().map(|(name, alpha)| (name.clone(), *alpha as f32));
+    LoraSpec {
+        rank: config.rank,
+        alpha: config.alpha as f32,
+        ranks: config.ranks.clone(),
+        alphas: Patterns(alphas.collect()),
+        stabilized: config.stabilized,
+        dora: config.dora,
+        dropout: config.dropout as f32,
+        ..plain
     }
 }
 

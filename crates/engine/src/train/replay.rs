@@ -15,7 +15,7 @@ use crate::backend::{Cpu, Weights};
 use crate::beside::Beside;
 use crate::error::{Error, Result};
 use crate::families::Config;
-use crate::graph::{Graph, Layers, LoraSpec, Patterns, Target};
+use crate::graph::{Graph, Layers, LoraSpec, Target};
 use crate::model::{Model, Source};
 use crate::plan::{Layout, Mode, States};
 use crate::store::{UPDATES, parse_updates, read_updates};
@@ -172,15 +172,7 @@ fn spec(text: &str) -> Option<LoraSpec> {
     let config =
         AdapterConfig::from_json(json::document::<serde_json::Value>(text.as_bytes()).ok()?.as_object()?).ok()?;
     let Targets::Modules(names) = &config.targets else { return None };
-    let alphas = config.alphas.0.iter().map(|(name, alpha)| (name.clone(), *alpha as f32));
-    Some(LoraSpec {
-        rank: config.rank,
-        alpha: config.alpha as f32,
-        targets: Target::parse_list(&names.join(",")).ok()?,
-        layers: config.layers.map_or(Layers::All, Layers::Only),
-        ranks: config.ranks.clone(),
-        alphas: Patterns(alphas.collect()),
-        stabilized: config.stabilized,
-        ..LoraSpec::default()
-    })
+    let targets = Target::parse_list(&names.join(",")).ok()?;
+    let layers = config.layers.clone().map_or(Layers::All, Layers::Only);
+    Some(adapter::of_config(&config, LoraSpec { targets, layers, ..LoraSpec::default() }))
 }
