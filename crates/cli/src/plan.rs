@@ -1,5 +1,7 @@
 //! `pocketune plan`: what a run would hold and take, without running it.
 
+use std::thread;
+
 use pocketune::backend::Weights;
 use pocketune::families::shape;
 use pocketune::graph::LoraSpec;
@@ -48,12 +50,18 @@ pub fn run(args: PlanArgs) -> Result<(), Failure> {
         })
         .map_err(Failure::new)?;
     let limit = budget.unwrap_or(chosen.as_ref().map_or(smallest.peak(), Plan::peak));
-    let methods = methods(&training, &options, limit)?;
+    // All of these are searches of their own.
+    let (methods, longest, widest) = thread::scope(|scope| {
+        let longest = scope.spawn(|| training.longest(limit));
+        let widest = scope.spawn(|| training.widest(limit));
+        (methods(&training, &options, limit), joined(longest), joined(widest))
+    });
+    let methods = methods?;
     let report = Report {
         budget: limit,
         origin: options.budget.origin(),
-        longest: training.longest(limit).map_err(Failure::new)?,
-        widest: training.widest(limit).map_err(Failure::new)?,
+        longest: longest.map_err(Failure::new)?,
+        widest: widest.map_err(Failure::new)?,
         methods,
         chosen,
         frontier,
@@ -134,8 +142,7 @@ struct Fits {
 
 /// What every method needs with the same adapters, and how long its steps take.
 fn methods(training: &Task, options: &TrainOptions, budget: usize) -> Result<Vec<Fits>, Failure> {
-    let mut found: Vec<Fits> = Vec::new();
-    let mut known: Vec<(usize, bool, bool, States)> = Vec::new();
+    let mut asked: Vec<((usize, bool, bool, States), Vec<Method>, Task)> = Vec::new();
     // What is trained stays the same: adapters, or the model itself.
     for method in Method::ALL.into_iter().filter(|method| method.trains_all() == options.method.trains_all()) {
         let optimizer = match options.method.optimizer() {
@@ -146,22 +153,32 @@ fn methods(training: &Task, options: &TrainOptions, budget: usize) -> Result<Vec
         let plain = training.lora.clone().map(|lora| LoraSpec { dora: false, frozen_a: false, ..lora });
         let Some(lora) = plain.and_then(|lora| method.adapt(lora, false).ok()) else { continue };
         let key = (other.groups(), lora.dora, lora.frozen_a, other.states());
-        if let Some(at) = known.iter().position(|other| *other == key) {
-            found[at].methods.push(method);
+        if let Some((_, methods, _)) = asked.iter_mut().find(|(other, ..)| *other == key) {
+            methods.push(method);
             continue;
         }
-        known.push(key);
         let (mode, states, groups, log) = (other.mode(), other.states(), other.groups(), other.log());
         let task = Task { mode, states, groups, log, named: None, lora: Some(lora), ..training.clone() };
-        let (smallest, seconds) = task
-            .with(|setting, _| {
-                let search = setting.search();
-                (search.smallest().peak(), search.fastest(budget).map(|plan| plan.seconds()))
-            })
-            .map_err(Failure::new)?;
-        found.push(Fits { methods: vec![method], smallest, seconds });
+        asked.push((key, vec![method], task));
     }
-    Ok(found)
+    let answer = |task: &Task| {
+        task.with(|setting, _| {
+            let search = setting.search();
+            (search.smallest().peak(), search.fastest(budget).map(|plan| plan.seconds()))
+        })
+    };
+    thread::scope(|scope| {
+        let running: Vec<_> = asked.iter().map(|(_, _, task)| scope.spawn(move || answer(task))).collect();
+        let answers = running.into_iter().map(joined).zip(&asked).map(|(answer, (_, methods, _))| {
+            answer.map(|(smallest, seconds)| Fits { methods: methods.clone(), smallest, seconds }).map_err(Failure::new)
+        });
+        answers.collect()
+    })
+}
+
+/// What a thread found; its panic is ours.
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 impl Report {
