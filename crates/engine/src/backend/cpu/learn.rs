@@ -101,8 +101,9 @@ impl Cpu {
         for strip in cut(0..rows, strip) {
             desk.look(&strip, cols, make);
             let grad = &desk.grad[..strip.len() * cols];
-            sum += self.watched_sum(grad);
-            if elementwise::all_finite(grad) {
+            let finite = elementwise::all_finite(grad);
+            sum += self.watched_sum(grad, finite);
+            if finite {
                 for slab in cut(strip.clone(), slab) {
                     let numbers = &mut desk.numbers[..slab.len() * cols];
                     let grad = &grad[(slab.start - strip.start) * cols..][..numbers.len()];
@@ -141,8 +142,9 @@ impl Cpu {
         for strip in cut(0..rows, strip) {
             desk.look(&strip, cols, make);
             let grad = &desk.grad[..strip.len() * cols];
-            sum += self.watched_sum(grad);
-            finite &= elementwise::all_finite(grad);
+            let finite_here = elementwise::all_finite(grad);
+            sum += self.watched_sum(grad, finite_here);
+            finite &= finite_here;
             update::row_squares(isa, pool, grad, &mut by_row[strip.clone()]);
             update::add_column_squares(isa, pool, grad, by_col);
             for slab in cut(strip.clone(), slab) {
@@ -204,8 +206,9 @@ impl Cpu {
         for strip in cut(0..rows, strip) {
             desk.look(&strip, cols, make);
             let grad = &desk.grad[..strip.len() * cols];
-            sum += self.watched_sum(grad);
-            finite &= elementwise::all_finite(grad);
+            let finite_here = elementwise::all_finite(grad);
+            sum += self.watched_sum(grad, finite_here);
+            finite &= finite_here;
             let mut ctx = Ctx { pool, isa, precision: Precision::F32, scratch: &mut *scratch };
             if tall {
                 let to = &mut projected[strip.start * rank..strip.end * rank];
@@ -243,12 +246,9 @@ impl Cpu {
         Ok(sum)
     }
 
-    /// What is to be known of a strip of the gradient.
-    fn watched_sum(&self, grad: &[f32]) -> f64 {
-        match self.watch.is_some() || !elementwise::all_finite(grad) {
-            true => elementwise::square_sum(grad),
-            false => 0.0,
-        }
+    /// What is to be known of a strip of the gradient: the sum of its squares, where it is watched or not `finite`.
+    fn watched_sum(&self, grad: &[f32], finite: bool) -> f64 {
+        if self.watch.is_some() || !finite { elementwise::square_sum(grad) } else { 0.0 }
     }
 
     /// Hands part of the state of a matrix to `with`; what waits on disk passes through `room`.
