@@ -52,17 +52,16 @@ pub fn run(args: PlanArgs) -> Result<(), Failure> {
     let limit = budget.unwrap_or(chosen.as_ref().map_or(smallest.peak(), Plan::peak));
     // All of these are searches of their own.
     let (methods, longest, widest) = thread::scope(|scope| {
-        let longest = scope.spawn(|| training.longest(limit));
-        let widest = scope.spawn(|| training.widest(limit));
+        let longest = scope.spawn(|| training.longest(limit).map_err(Failure::new));
+        let widest = scope.spawn(|| training.widest(limit).map_err(Failure::new));
         (methods(&training, &options, limit), joined(longest), joined(widest))
     });
-    let methods = methods?;
     let report = Report {
         budget: limit,
         origin: options.budget.origin(),
-        longest: longest.map_err(Failure::new)?,
-        widest: widest.map_err(Failure::new)?,
-        methods,
+        longest: longest?,
+        widest: widest?,
+        methods: methods?,
         chosen,
         frontier,
         smallest,
@@ -140,9 +139,12 @@ struct Fits {
     seconds: Option<f64>,
 }
 
+/// Methods that agree in these have the same plans: groups of directions, DoRA, frozen `A`, optimizer states.
+type Alike = (usize, bool, bool, States);
+
 /// What every method needs with the same adapters, and how long its steps take.
 fn methods(training: &Task, options: &TrainOptions, budget: usize) -> Result<Vec<Fits>, Failure> {
-    let mut asked: Vec<((usize, bool, bool, States), Vec<Method>, Task)> = Vec::new();
+    let mut asked: Vec<(Alike, Vec<Method>, Task)> = Vec::new();
     // What is trained stays the same: adapters, or the model itself.
     for method in Method::ALL.into_iter().filter(|method| method.trains_all() == options.method.trains_all()) {
         let optimizer = match options.method.optimizer() {
@@ -166,11 +168,12 @@ fn methods(training: &Task, options: &TrainOptions, budget: usize) -> Result<Vec
             let search = setting.search();
             (search.smallest().peak(), search.fastest(budget).map(|plan| plan.seconds()))
         })
+        .map_err(Failure::new)
     };
     thread::scope(|scope| {
         let running: Vec<_> = asked.iter().map(|(_, _, task)| scope.spawn(move || answer(task))).collect();
         let answers = running.into_iter().map(joined).zip(&asked).map(|(answer, (_, methods, _))| {
-            answer.map(|(smallest, seconds)| Fits { methods: methods.clone(), smallest, seconds }).map_err(Failure::new)
+            answer.map(|(smallest, seconds)| Fits { methods: methods.clone(), smallest, seconds })
         });
         answers.collect()
     })
