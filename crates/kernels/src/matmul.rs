@@ -165,6 +165,15 @@ impl<'a> Weight<'a> {
         }
     }
 
+    /// All bytes of a matrix of blocks.
+    #[cfg(target_arch = "x86_64")]
+    fn bytes(&self) -> Option<&'a [u8]> {
+        match self.data {
+            Data::Blocks(data) => Some(data),
+            Data::Packed(..) => None,
+        }
+    }
+
     /// Asks for the blocks of columns `from..to` of `row`, if there is such a row, because they are read soon. Parts of rows lie too
     /// far apart for a processor to guess the next one.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

@@ -270,6 +270,27 @@ fn rounding_inputs_to_bf16_moves_no_element_by_more_than_a_fiftieth() {
 }
 
 #[test]
+fn quantised_weights_multiply_like_the_same_numbers_in_bf16() {
+    for ty in BlockType::ALL {
+        let b = ty.block_len().max(32);
+        for (op, rows, cols, n) in
+            [(Op::Nt, 45, 9 * 256, 33), (Op::Nt, 3, 7 * b, 5), (Op::Nn, 2101, b, 19), (Op::Nn, 65, 5 * b, 40)]
+        {
+            let case = Case::new(op, ty, rows, cols, n);
+            let mut floats = vec![0.0; rows * cols];
+            dequantize(ty, &case.data, &mut floats);
+            let data = floats.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect();
+            let plain = Case { ty: BlockType::BF16, data, ..case.clone() };
+            for isa in isas() {
+                let [got, wanted] = [&case, &plain].map(|case| case.run(isa, Precision::Bf16, 2, 1));
+                let what = format!("{op:?} {} {} rows {rows} cols {cols} n {n}", isa.name(), ty.name());
+                assert!(same_bits(&got, &wanted), "{what}: other bits than with bf16 weights");
+            }
+        }
+    }
+}
+
+#[test]
 fn the_number_of_threads_changes_no_bit() {
     for (op, ty, rows, cols, n) in [
         (Op::Nt, BlockType::Q4_1, 133, 1312, 101),

@@ -10,6 +10,7 @@
 
 mod down;
 mod fill;
+mod nibbles;
 mod stage;
 
 use std::ops::Range;

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::super::Weight;
 use super::super::product::{Factor, Left};
+use super::nibbles::Nibbles;
 use super::{K_TILE, SIDE, TILE};
 use crate::avx512::{interleave, mask, round, transpose_16};
 
@@ -108,6 +109,10 @@ pub(super) unsafe fn weight_rows(
     buffer: &mut [f32],
     to: &mut [f32],
 ) {
+    if let Some(nibbles) = Nibbles::of(w) {
+        // SAFETY: the caller's promise.
+        return unsafe { nibbles.rows(js, ks, place, to) };
+    }
     let steps = ks.len().div_ceil(K_TILE);
     let buffer: &mut [u16] = &mut bytemuck::cast_slice_mut(buffer)[..steps * K_TILE];
     buffer.fill(0);
@@ -141,6 +146,10 @@ pub(super) unsafe fn weight_cols(
 ) {
     if w.floats(ks.start, &js).is_some() {
         return float_cols(w, js, ks, place, to);
+    }
+    if let Some(nibbles) = Nibbles::of(w) {
+        // SAFETY: the caller's promise.
+        return unsafe { nibbles.cols(js, ks, place, to) };
     }
     let steps = ks.len().div_ceil(K_TILE);
     let padded = js.len().next_multiple_of(SIDE);
