@@ -8,6 +8,7 @@ what GGUF has no key for inside its query norms. Vectors are not decayed.
 """
 
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from families import GOLDEN, LENGTHS, Record, padded
 from gguf_files import ARCH, permute, unpermute
-from methods import normals
+from methods import normals, philox
 
 CASES = ["llama", "qwen2", "qwen3", "gemma3_text"]
 SEED, UPDATES, EVERY = 3, 10, 13
@@ -148,12 +149,42 @@ class Apollo(AdamW):
         return p * (1 - self.lr * self.decay) - rate * math.sqrt(self.scale) * limit * u
 
 
+class InTurns(AdamW):
+    """Blocks that take turns of three updates, each with fresh moments: one at a time in a random order (BAdam), or some that are drawn, and the ends always (LISA)."""
+
+    def __init__(self, at_once=0):
+        super().__init__()
+        self.at_once = at_once
+
+    def learns(self, block):
+        turn = (self.t - 1) // 3
+        order = turn if self.at_once else turn // self.blocks
+        numbers = philox(SEED, 1 << 42, (order << 32) + np.arange(self.blocks, dtype=np.uint64))[:, 0]
+        place = sorted(range(self.blocks), key=lambda block: (numbers[block], block)).index(block)
+        return place < self.at_once if self.at_once else place == turn % self.blocks
+
+    def __call__(self, name, p, g):
+        block = re.match(r"model\.layers\.(\d+)\.", name)
+        if block is None:
+            return super().__call__(name, p, g) if self.at_once else p
+        if not self.learns(int(block[1])):
+            return p
+        t, self.t = self.t, (self.t - 1) % 3 + 1
+        if self.t == 1:
+            self.state.pop(name, None)
+        p = super().__call__(name, p, g)
+        self.t = t
+        return p
+
+
 METHODS = {
     "full": AdamW,
     "lomo": Sgd,
     "adalomo": AdaLomo,
     "apollo": Apollo,
     "apollo-mini": lambda: Apollo(1, 128, True),
+    "badam": InTurns,
+    "lisa": lambda: InTurns(2),
 }
 BLOCK = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
 
@@ -166,7 +197,7 @@ def numbers_of(config):
 
 def run(method, case):
     whole, rule, losses = Whole(case), METHODS[method](), []
-    rule.numbers = numbers_of(whole.config)
+    rule.numbers, rule.blocks = numbers_of(whole.config), whole.config.num_hidden_layers
     for rule.t in range(1, UPDATES + 1):
         losses.append(whole.step(rule))
     print(f"{method} {case}: {losses[0]:.5f} -> {losses[-1]:.5f}")

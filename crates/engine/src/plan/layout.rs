@@ -34,8 +34,13 @@ impl States {
         }
     }
 
-    /// Floats of state for a trainable matrix.
+    /// Floats of state that a trainable matrix has room of its own for.
     pub const fn of(self, param: &Param) -> usize {
+        if param.remembered { self.in_use(param) } else { 0 }
+    }
+
+    /// Floats of state of a trainable matrix while it learns.
+    pub const fn in_use(self, param: &Param) -> usize {
         match (self, param.of) {
             _ if !param.trained => 0,
             (States::Factored, Of::Matrix(_)) => param.rank + param.cols,

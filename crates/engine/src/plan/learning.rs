@@ -73,7 +73,7 @@ impl Learning {
         let bytes = request.stored[weight.0].ty.row_bytes(cols).unwrap_or(0) * slab;
         let state = match request.states {
             _ if !request.policy.page_optimizer => 0,
-            States::Factored | States::Projected(_) => request.states.of(&request.graph.params[param.0]),
+            States::Factored | States::Projected(_) => request.states.in_use(&request.graph.params[param.0]),
             by_row => slab * by_row.floats(cols),
         };
         let projection = match request.states {

@@ -6,7 +6,7 @@ use pocketune_kernels::matmul::Precision;
 use pocketune_kernels::{BlockType, Isa};
 
 use super::planning::closest_folder;
-use super::{Budget, DataOptions, Keeping, Method, Schedule};
+use super::{Budget, DataOptions, Keeping, Method, Order, Schedule, Shifts};
 use crate::error::{Error, Result};
 use crate::graph::{Derivatives, LoraSpec};
 use crate::model::Source;
@@ -146,6 +146,10 @@ pub struct TrainOptions {
     pub derivatives: Derivatives,
     /// How far methods without gradients move matrices to look at a loss; the method's own where `None`.
     pub zo_eps: Option<f32>,
+    /// Updates after which other blocks learn, where they take turns; the method's own where `None`.
+    pub switch_every: Option<usize>,
+    /// In what order they do; the method's own where `None`.
+    pub block_order: Option<Order>,
     /// How the model's numbers are stored where it is trained itself: `F32` or `BF16`.
     pub store: BlockType,
     /// The adapter to train.
@@ -227,6 +231,13 @@ impl TrainOptions {
         self.zo_eps.or(self.method.zeroth().map(|zeroth| zeroth.eps)).unwrap_or(0.0)
     }
 
+    /// How blocks take turns to learn, where they do.
+    pub fn shifts(&self) -> Option<Shifts> {
+        let (turns, order, every) = self.method.turns()?;
+        let (order, every) = (self.block_order.unwrap_or(order), self.switch_every.unwrap_or(every));
+        Some(Shifts { order, every, at_once: turns.blocks, seed: self.seed })
+    }
+
     /// How often a step looks at every record.
     pub fn groups(&self) -> usize {
         self.method.zeroth().map_or(1, |zeroth| zeroth.sides.groups())
@@ -300,6 +311,7 @@ impl TrainOptions {
             return Err(Error::Option { option: "max-loss-z", value: z.to_string(), fault });
         }
         self.check_method()?;
+        self.check_turns()?;
         self.check_whole()?;
         if let Some(folder) = self.spill_folder.as_ref().filter(|folder| !folder.is_dir()) {
             let fault = "not a folder".into();
@@ -353,6 +365,28 @@ impl TrainOptions {
             return refuse("grad-checkpoint", policy.word().into(), fault);
         }
         Ok(())
+    }
+}
+
+impl TrainOptions {
+    /// Checks that turns are asked for where there are any.
+    fn check_turns(&self) -> Result<()> {
+        let name = self.method.name();
+        let refuse = |option, value: String, fault: String| Err(Error::Option { option, value, fault });
+        if let Some(every) = self.switch_every {
+            if self.method.turns().is_none() {
+                let fault = format!("with {name} no block waits for its turn; --method badam or lisa has turns");
+                return refuse("switch-every", every.to_string(), fault);
+            }
+            check_count("switch-every", every, 1, 1 << 40)?;
+        }
+        match self.block_order {
+            Some(order) if self.method != Method::BAdam => {
+                let fault = format!("{name} does not go through blocks one by one; --method badam does");
+                refuse("block-order", order.word().into(), fault)
+            }
+            _ => Ok(()),
+        }
     }
 }
 

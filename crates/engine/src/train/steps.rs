@@ -253,7 +253,7 @@ impl<'a> Steps<'a> {
         self.host.event(Event::Step { iter, iters: self.options.iters });
         let lr = self.options.schedule.rate(iter, self.options.iters) * 0.5_f32.powi(next.halvings as i32);
         let zeroth = self.options.method.zeroth();
-        if iter == 1 && zeroth.is_none() && self.options.drop_backward == 0.0 {
+        if iter == 1 && zeroth.is_none() && self.options.drop_backward == 0.0 && self.options.method.turns().is_none() {
             self.run.cpu.watch();
         }
         let work = match zeroth {
@@ -361,6 +361,10 @@ impl<'a> Steps<'a> {
         let limit = next.spikes.limit(options.max_loss_z);
         if options.drop_backward > 0.0 {
             run.cpu.drop_blocks(options.drop_backward, options.seed, next.iter as u64);
+        }
+        if let Some(shifts) = options.shifts() {
+            let (update, blocks) = (next.iter - next.skipped, run.graph.blocks);
+            run.cpu.take_turn(|block| shifts.learns(update, block, blocks), shifts.age(update))?;
         }
         run.cpu.limit_loss(if passes > 1 { f64::INFINITY } else { limit });
         let first = next.position;

@@ -73,7 +73,7 @@ impl Cpu {
     /// # Errors
     /// When the disk fails.
     pub(super) fn learn(&self, lesson: Lesson, rule: Option<Rule>, work: &mut [f32], make: &mut Make) -> Result<f64> {
-        let rule = rule.expect("a program that updates runs with a rule");
+        let rule = self.rule_in_turn(lesson.param, rule.expect("a program that updates runs with a rule"));
         let mut desk = Desk::new(&lesson.how, work);
         match rule {
             Rule::AdaLomo(rule) => self.learn_factored(lesson, rule, &mut desk, make),
@@ -259,6 +259,7 @@ impl Cpu {
         room: &mut [f32],
         with: impl FnOnce(&mut [f32]),
     ) -> Result<()> {
+        let param = self.room_of(param);
         if let Some(span) = self.layout.states.get(param.0) {
             // SAFETY: states lie in the persistent part, apart from each other and from every buffer.
             with(unsafe { self.arena.write(span.start + part.start..span.start + part.end) });

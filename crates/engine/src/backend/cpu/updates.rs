@@ -38,6 +38,17 @@ impl Rule {
         }
     }
 
+    /// The same as update number `step`, from 1.
+    pub(super) fn at_step(self, step: u64) -> Self {
+        match self {
+            Rule::AdamW(rule) => Rule::AdamW(AdamW { step, ..rule }),
+            Rule::AdamW8bit(rule) => Rule::AdamW8bit(AdamW { step, ..rule }),
+            Rule::Sgd(rule) => Rule::Sgd(rule),
+            Rule::AdaLomo(rule) => Rule::AdaLomo(AdaLomo { step, ..rule }),
+            Rule::Apollo(rule) => Rule::Apollo(Apollo { adamw: AdamW { step, ..rule.adamw }, ..rule }),
+        }
+    }
+
     /// The same without decay.
     fn without_decay(self) -> Self {
         match self {
@@ -144,16 +155,17 @@ impl Cpu {
         let isa = self.machine.isa;
         // SAFETY: the layout keeps a matrix, its states and all gradients apart.
         let matrix = unsafe { self.arena.write(self.layout.param(param).range()) };
-        let paged = self.layout.paged.get(param.0).map(|at| self.states_at + at);
+        let kept = self.room_of(param).0;
+        let paged = self.layout.paged.get(kept).map(|at| self.states_at + at);
         let state = match (room, paged) {
             (Some(room), Some(at)) => {
                 self.disk().read_now(room, at).map_err(failed)?;
                 room
             }
             // SAFETY: as above.
-            _ => self.layout.states.get(param.0).map_or(&mut [][..], |span| unsafe { self.arena.write(span.range()) }),
+            _ => self.layout.states.get(kept).map_or(&mut [][..], |span| unsafe { self.arena.write(span.range()) }),
         };
-        let rule = rule.quicker(self.quicker[param.0]);
+        let rule = self.rule_in_turn(param, rule).quicker(self.quicker[param.0]);
         // Of a model itself, matrices alone are decayed.
         let rule = if matches!(self.of[param.0], Of::Vector(_)) { rule.without_decay() } else { rule };
         match rule {
