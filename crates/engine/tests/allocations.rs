@@ -10,7 +10,7 @@ use pocketune::backend::{Aim, Law, Rule, Sides, Still};
 use pocketune::graph::{Derivatives, Turns};
 use pocketune::plan::{Mode, Policy, PolicyName};
 use pocketune_kernels::Isa;
-use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Sgd};
+use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Galore, Mlorc, Sgd};
 
 struct Counting;
 
@@ -80,6 +80,8 @@ fn steps_of_a_model_itself() {
         Rule::AdamW8bit(adamw),
         Rule::AdaLomo(AdaLomo { lr: 1e-3, weight_decay: 0.0, step: 1 }),
         Rule::Apollo(Apollo { adamw, rank: 4, scale: 16.0, tensor: false, seed: 3 }),
+        Rule::Mlorc(Mlorc { adamw, seed: 3 }),
+        Rule::Galore(Galore { adamw, rank: 4, scale: 0.25, seed: 3 }),
     ] {
         for name in ["llama.gguf", "qwen2.gguf"] {
             let mut golden = Golden::open(name);

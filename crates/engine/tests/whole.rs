@@ -8,11 +8,11 @@ use pocketune::graph::{Of, ParamId, Turns};
 use pocketune::plan::{Mode, Policy, PolicyName, Spill};
 use pocketune_kernels::Isa;
 use pocketune_kernels::matmul::Precision;
-use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Sgd};
+use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Galore, Mlorc, Sgd};
 
 const ADAMW: AdamW = AdamW { lr: 1e-3, weight_decay: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: 1 };
 
-fn rules() -> [Rule; 6] {
+fn rules() -> [Rule; 8] {
     let apollo = Apollo { adamw: ADAMW, rank: 4, scale: 16.0, tensor: false, seed: 3 };
     [
         Rule::Sgd(Sgd { lr: 1e-2, weight_decay: 0.01 }),
@@ -21,6 +21,8 @@ fn rules() -> [Rule; 6] {
         Rule::AdaLomo(AdaLomo { lr: 1e-3, weight_decay: 0.01, step: 1 }),
         Rule::Apollo(apollo),
         Rule::Apollo(Apollo { rank: 1, scale: 128.0, tensor: true, ..apollo }),
+        Rule::Mlorc(Mlorc { adamw: ADAMW, seed: 3 }),
+        Rule::Galore(Galore { adamw: ADAMW, rank: 4, scale: 0.25, seed: 3 }),
     ]
 }
 
@@ -59,7 +61,7 @@ fn bits_depend_on_no_policy_and_no_number_of_threads() {
         (Policy { every: [2, 1], stream: true, ..policy_of(PolicyName::Block, 32) }, 1),
     ];
     for name in ["llama.gguf", "qwen2.gguf", "qwen3.gguf", "gemma3_text.gguf"] {
-        for (rule, precision) in rules().into_iter().zip([Precision::F32, Precision::Bf16, Precision::F32].repeat(2)) {
+        for (rule, precision) in rules().into_iter().zip([Precision::F32, Precision::Bf16, Precision::F32].repeat(3)) {
             let whole = trained(name, rule, precision, plain, 1);
             for (policy, threads) in others {
                 assert!(whole == trained(name, rule, precision, policy, threads), "{name} {rule:?} {policy:?}");

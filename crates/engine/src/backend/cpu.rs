@@ -638,8 +638,9 @@ impl Cpu {
             Instr::NormGradient { eps, x, g, grad } => norm::weight_gradient(isa, r(x), eps, r(g), w(grad)),
             Instr::BiasGradient { g, grad } => elementwise::column_sums(r(g), w(grad)),
             Instr::Learn { weight, param, x, g, how, work } => {
-                let lesson = Lesson { weight, param, how, noise: batch.noise, stream: program.stream };
                 let (x, g) = (r(x), r(g));
+                let finite = n as f32 * learn::largest(x) * learn::largest(g) <= learn::FINITE;
+                let lesson = Lesson { weight, param, how, noise: batch.noise, stream: program.stream, finite };
                 let sum = self.learn(lesson, rule, w(work), &mut |strip, grad, room| {
                     let mut ctx = Ctx { pool, isa, precision: self.machine.precision, scratch: room };
                     tn_part(&mut ctx, (g, how.rows), strip, x, n, how.cols, grad, Start::Zero);
@@ -647,9 +648,13 @@ impl Cpu {
                 self.note(param, sum);
             }
             Instr::LearnTable { weight, param, embedded, head, how, work } => {
-                let lesson = Lesson { weight, param, how, noise: batch.noise, stream: program.stream };
                 let embedded = embedded.map(|(g, scale)| (r(g), scale));
                 let head = head.map(|both| both.map(r));
+                let of_embedding = embedded.map_or(0.0, |(g, scale)| learn::largest(g) * scale.abs());
+                // Where sums of exponentials are finite, entries of the softmax are at most 1.
+                let of_head = head.map_or(0.0, |[x, lse]| learn::largest(x).max(learn::largest(lse)));
+                let finite = n as f32 * (of_embedding + of_head) <= learn::FINITE;
+                let lesson = Lesson { weight, param, how, noise: batch.noise, stream: program.stream, finite };
                 let sum = self.learn(lesson, rule, w(work), &mut |strip, grad, room| {
                     self.table_gradient(weight, how, strip, embedded, head, batch, grad, room);
                 })?;

@@ -270,6 +270,10 @@ fn update_bytes(states: States, len: usize) -> f64 {
         // The gradient three times, and the matrix twice to read and once to write.
         States::Factored => 24,
         States::Projected(_) => 20,
+        // Both moments are rebuilt three times.
+        States::Compressed => 4 * 28,
+        // A thin product each way.
+        States::Subspace(_) => 2 * 28,
     };
     (bytes * len) as f64
 }

@@ -37,6 +37,10 @@ pub enum Method {
     Apollo,
     /// The same with a projection to one row, and a factor for each tensor.
     ApolloMini,
+    /// The same by AdamW, with moments that are kept as products of rank 4.
+    Mlorc,
+    /// The same by AdamW of a projection onto the gradient's leading singular vectors.
+    Galore,
     /// Gradients of one block of the model at a time.
     BAdam,
     /// Gradients of the model's ends, and of some of its blocks at a time.
@@ -56,7 +60,7 @@ pub struct Defaults {
 
 impl Method {
     /// All of them.
-    pub const ALL: [Method; 15] = [
+    pub const ALL: [Method; 17] = [
         Method::Backprop,
         Method::LoraFa,
         Method::Dora,
@@ -70,6 +74,8 @@ impl Method {
         Method::AdaLomo,
         Method::Apollo,
         Method::ApolloMini,
+        Method::Mlorc,
+        Method::Galore,
         Method::BAdam,
         Method::Lisa,
     ];
@@ -90,6 +96,8 @@ impl Method {
             Method::AdaLomo => "adalomo",
             Method::Apollo => "apollo",
             Method::ApolloMini => "apollo-mini",
+            Method::Mlorc => "mlorc",
+            Method::Galore => "galore",
             Method::BAdam => "badam",
             Method::Lisa => "lisa",
         }
@@ -125,6 +133,12 @@ impl Method {
                 "full along exact gradients, whose channels are scaled by AdamW's moments of a random projection to 16 rows"
             }
             Method::ApolloMini => "apollo with a projection to one row, and one scale for each tensor",
+            Method::Mlorc => {
+                "full by AdamW with exact gradients, whose moments of matrices are kept as products of rank 4 between updates"
+            }
+            Method::Galore => {
+                "full by AdamW of the part of the exact gradient along 16 leading singular vectors, found every 200 updates; embedding and head too"
+            }
             Method::BAdam => {
                 "Exact gradients of one block at a time, by AdamW from fresh moments, the next after 100 updates; embedding, head and last norm stay"
             }
@@ -147,6 +161,8 @@ impl Method {
                 Defaults { rate: 1e-4, rank: 8, targets: "q_proj,v_proj" }
             }
             Method::Full | Method::BAdam => Defaults { rate: 2e-5, rank: 8, targets: "all-linear" },
+            Method::Mlorc => Defaults { rate: 1e-4, rank: 8, targets: "all-linear" },
+            Method::Galore => Defaults { rate: 1e-3, rank: 8, targets: "all-linear" },
             Method::Lomo => Defaults { rate: 1e-2, rank: 8, targets: "all-linear" },
             Method::AdaLomo => Defaults { rate: 1e-3, rank: 8, targets: "all-linear" },
             Method::Apollo | Method::ApolloMini | Method::Lisa => {
@@ -178,6 +194,8 @@ impl Method {
                 | Method::AdaLomo
                 | Method::Apollo
                 | Method::ApolloMini
+                | Method::Mlorc
+                | Method::Galore
                 | Method::BAdam
                 | Method::Lisa
         )
@@ -197,6 +215,8 @@ impl Method {
         match self {
             Method::Lomo => Some(Optimizer::Sgd),
             Method::BAdam | Method::Lisa => Some(Optimizer::AdamW),
+            Method::Mlorc => Some(Optimizer::Mlorc),
+            Method::Galore => Some(Optimizer::Galore),
             Method::AdaLomo => Some(Optimizer::AdaLomo),
             Method::Apollo => Some(Optimizer::Apollo { mini: false }),
             Method::ApolloMini => Some(Optimizer::Apollo { mini: true }),

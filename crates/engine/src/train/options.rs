@@ -37,11 +37,18 @@ pub enum Optimizer {
         /// Whether it is one for each tensor.
         mini: bool,
     },
+    /// MLorc, for a model's own tensors.
+    Mlorc,
+    /// GaLore, for a model's own tensors.
+    Galore,
 }
 
 impl Optimizer {
     /// Rows that APOLLO projects gradients to: 3 % of AdamW's state for SmolLM2-135M, whose narrowest side is 576.
     pub const APOLLO_RANK: usize = 16;
+
+    /// Singular vectors that GaLore projects gradients onto: 4 % of AdamW's state there.
+    pub const GALORE_RANK: usize = 16;
 
     /// What it remembers of every trainable matrix.
     pub const fn states(self) -> States {
@@ -51,14 +58,16 @@ impl Optimizer {
             Optimizer::Sgd => States::None,
             Optimizer::AdaLomo => States::Factored,
             Optimizer::Apollo { mini } => States::Projected(if mini { 1 } else { Self::APOLLO_RANK }),
+            Optimizer::Mlorc => States::Compressed,
+            Optimizer::Galore => States::Subspace(Self::GALORE_RANK),
         }
     }
 
     /// PyTorch's default weight decay.
     pub const fn default_decay(self) -> f32 {
         match self {
-            Optimizer::AdamW | Optimizer::AdamW8bit => 0.01,
-            Optimizer::Sgd | Optimizer::AdaLomo | Optimizer::Apollo { .. } => 0.0,
+            Optimizer::AdamW | Optimizer::AdamW8bit | Optimizer::Mlorc => 0.01,
+            Optimizer::Sgd | Optimizer::AdaLomo | Optimizer::Apollo { .. } | Optimizer::Galore => 0.0,
         }
     }
 }
@@ -395,7 +404,7 @@ impl TrainOptions {
     fn check_whole(&self) -> Result<()> {
         let name = self.method.name();
         let refuse = |option, value: String, fault: String| Err(Error::Option { option, value, fault });
-        let own = matches!(self.optimizer, Optimizer::AdaLomo | Optimizer::Apollo { .. });
+        let own = !matches!(self.optimizer, Optimizer::AdamW | Optimizer::AdamW8bit | Optimizer::Sgd);
         if self.method.optimizer().map_or(own, |rule| rule != self.optimizer) {
             return refuse("optimizer", format!("{:?}", self.optimizer), format!("{name} has a rule of its own"));
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Sgd};
+use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Galore, Mlorc, Sgd};
 
 use super::best::Verdict;
 use super::control::State;
@@ -429,6 +429,11 @@ fn rule(options: &TrainOptions, step: usize, lr: f32) -> Rule {
             let (rank, scale) = if mini { (1, 128.0) } else { (Optimizer::APOLLO_RANK, 16.0) };
             let adamw = AdamW { eps: 1e-6, ..adamw };
             Rule::Apollo(Apollo { adamw, rank, scale, tensor: mini, seed: options.seed })
+        }
+        Optimizer::Mlorc => Rule::Mlorc(Mlorc { adamw, seed: options.seed }),
+        Optimizer::Galore => {
+            let adamw = AdamW { eps: 1e-6, ..adamw };
+            Rule::Galore(Galore { adamw, rank: Optimizer::GALORE_RANK, scale: 0.25, seed: options.seed })
         }
     }
 }
