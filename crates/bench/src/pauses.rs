@@ -133,6 +133,8 @@ fn start(options: &Options, folder: &Path) -> Result<Job> {
         drop_backward: 0.0,
         derivatives: Default::default(),
         zo_eps: None,
+        switch_every: None,
+        block_order: None,
         store: BlockType::BF16,
         lora: LoraChoice::New(lora),
         lora_plus: 1.0,

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pocketune::train::{Every, Keeping, Method, PrecisionChoice, Resume, RunOptions, parse_time};
+use pocketune::train::{Every, Keeping, Method, Order, PrecisionChoice, Resume, RunOptions, parse_time};
 use pocketune_formats::BlockType;
 
 /// Fine-tune a language model on the device that holds the data, with exact gradients and a known peak of memory.
@@ -236,6 +236,12 @@ pub struct TrainArgs {
     /// count [default: bf16].
     #[arg(long, value_name = "TYPE", value_enum)]
     pub store: Option<StoreArg>,
+    /// Updates after which it is the turn of other blocks to learn, with --method badam and lisa [default: 100 and 20].
+    #[arg(long, value_name = "UPDATES")]
+    pub switch_every: Option<usize>,
+    /// In what order blocks take their turns, with --method badam [default: random].
+    #[arg(long, value_name = "ORDER", value_enum)]
+    pub block_order: Option<OrderArg>,
     /// How far methods without gradients move the adapter to look at a loss [default: the method's, 0.01 for mezo].
     #[arg(long, value_name = "DISTANCE", allow_hyphen_values = true)]
     pub zo_eps: Option<f32>,
@@ -480,6 +486,26 @@ pub struct PreviewArgs {
 pub enum StoreArg {
     Bf16,
     F32,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum OrderArg {
+    /// Each once, in a random order, and then in another.
+    Random,
+    /// From the first to the last.
+    Ascending,
+    /// From the last to the first.
+    Descending,
+}
+
+impl OrderArg {
+    pub const fn order(self) -> Order {
+        match self {
+            OrderArg::Random => Order::Random,
+            OrderArg::Ascending => Order::Ascending,
+            OrderArg::Descending => Order::Descending,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -180,6 +180,7 @@ fn resolved(id: &str, options: &TrainOptions) -> Option<String> {
         "weight_decay" => options.decay().to_string(),
         "optimizer" if options.method.zeroth().is_none() && options.method.optimizer().is_none() => "adamw".into(),
         "store" if options.method.trains_all() => "bf16".into(),
+        "switch_every" => options.shifts()?.every.to_string(),
         "zo_eps" if options.method.zeroth().is_some() => options.zo_eps().to_string(),
         "lora_rank" => lora?.rank.to_string(),
         "lora_alpha" => lora?.alpha.to_string(),

@@ -4,7 +4,7 @@ use std::thread;
 
 use pocketune::backend::Weights;
 use pocketune::families::shape;
-use pocketune::graph::LoraSpec;
+use pocketune::graph::{LoraSpec, Turns};
 use pocketune::memory::Peak;
 use pocketune::model::Model;
 use pocketune::plan::{Mode, Plan, Spill, States, picture};
@@ -139,8 +139,8 @@ struct Fits {
     seconds: Option<f64>,
 }
 
-/// Methods that agree in these have the same plans: groups of directions, DoRA, frozen `A`, optimizer states.
-type Alike = (usize, bool, bool, States);
+/// Methods that agree in these have the same plans: groups of directions, DoRA, frozen `A`, optimizer states, turns of blocks.
+type Alike = (usize, bool, bool, States, Option<Turns>);
 
 /// What every method needs with the same adapters, and how long its steps take.
 fn methods(training: &Task, options: &TrainOptions, budget: usize) -> Result<Vec<Fits>, Failure> {
@@ -154,7 +154,7 @@ fn methods(training: &Task, options: &TrainOptions, budget: usize) -> Result<Vec
         let other = TrainOptions { method, optimizer, zo_eps: None, policy: PolicyChoice::Auto, ..options.clone() };
         let plain = training.lora.clone().map(|lora| LoraSpec { dora: false, frozen_a: false, ..lora });
         let Some(lora) = plain.and_then(|lora| method.adapt(lora, false).ok()) else { continue };
-        let key = (other.groups(), lora.dora, lora.frozen_a, other.states());
+        let key = (other.groups(), lora.dora, lora.frozen_a, other.states(), lora.turns);
         if let Some((_, methods, _)) = asked.iter_mut().find(|(other, ..)| *other == key) {
             methods.push(method);
             continue;

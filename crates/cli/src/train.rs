@@ -14,7 +14,7 @@ use pocketune::train::{
 
 use pocketune_formats::BlockType;
 
-use crate::args::{CheckpointArg, Cli, LogArg, OptimizerArg, SchedulerArg, StoreArg, TrainArgs};
+use crate::args::{CheckpointArg, Cli, LogArg, OptimizerArg, OrderArg, SchedulerArg, StoreArg, TrainArgs};
 use crate::conditions::Watch;
 use crate::memory_bar::{bar, mib};
 use crate::progress::Printer;
@@ -128,6 +128,8 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         drop_backward: args.drop_backward.unwrap_or(0.0),
         derivatives: Derivatives { approx_act: args.approx_act, ms_norm: args.ms_norm, ce_skip: args.ce_skip },
         zo_eps: args.zo_eps,
+        switch_every: args.switch_every,
+        block_order: args.block_order.map(OrderArg::order),
         store: if args.store == Some(StoreArg::F32) { BlockType::F32 } else { BlockType::BF16 },
         lora: args.lora.choice(args.method)?,
         lora_plus: args.lora.lora_plus,

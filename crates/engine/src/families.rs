@@ -55,7 +55,11 @@ impl Config {
                 let fault = "its positions are learned, and all parameters are trained where they are rotations; --method backprop trains an adapter";
                 return Err(Error::System(format!("{family}: {fault}")));
             }
-            return self.graph(None).map(Graph::trained_whole);
+            let graph = self.graph(None)?.trained_whole();
+            return Ok(match lora.and_then(|lora| lora.turns) {
+                Some(turns) => graph.in_turns(turns),
+                None => graph,
+            });
         }
         if let Some(lora) = lora {
             lora.check()?;

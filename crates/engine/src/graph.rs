@@ -6,6 +6,7 @@ pub mod builder;
 mod derivatives;
 mod op;
 mod target;
+mod turns;
 mod whole;
 
 pub use adapter::{Layers, LoraSpec, Module, hugging_face_row, llama_row};
@@ -14,6 +15,7 @@ pub use derivatives::Derivatives;
 pub use op::Op;
 pub use pocketune_formats::peft::Patterns;
 pub use target::{Naming, Target};
+pub use turns::Turns;
 
 /// A value of the graph, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -228,6 +230,8 @@ pub struct Param {
     pub cols: usize,
     /// Whether it is trained: it has a gradient and a state then, and none otherwise.
     pub trained: bool,
+    /// Whether the optimizer's state has room of its own. Blocks that learn in turns share that of the first ones.
+    pub remembered: bool,
 }
 
 impl Param {
@@ -268,6 +272,8 @@ pub struct Graph {
     pub params: Vec<Param>,
     /// Whether the model's own tensors are trained: its matrices, then its vectors, in their order.
     pub whole: bool,
+    /// How blocks take turns, where they do.
+    pub turns: Option<Turns>,
     /// Number of blocks.
     pub blocks: usize,
     /// Most tokens a record may have, where the model says.
@@ -290,7 +296,8 @@ impl Graph {
     pub fn needs_gradient(&self) -> Vec<bool> {
         let mut needs = vec![false; self.values.len()];
         for node in &self.nodes {
-            let trained = self.whole || node.op.params().iter().any(|id| self.params[id.0].trained);
+            let params = node.op.params().into_iter().chain(self.tensors_of(&node.op));
+            let trained = params.into_iter().any(|id| self.params[id.0].trained);
             let trainable = trained || node.inputs.iter().any(|input| needs[input.0]);
             for output in &node.outputs {
                 needs[output.0] = trainable;

@@ -27,6 +27,7 @@ mod run;
 mod schedule;
 mod steps;
 mod terms;
+mod turns;
 mod whole;
 mod zeroth;
 
@@ -51,5 +52,6 @@ pub(crate) use planning::surroundings;
 pub use replay::{ReplayOptions, Updates, replay};
 pub use run::train;
 pub use schedule::{Decay, Schedule};
+pub use turns::{Order, Shifts};
 pub use whole::check_floats;
 pub use zeroth::Zeroth;

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use golden::Golden;
 use pocketune::backend::{Aim, Law, Rule, Sides, Still};
-use pocketune::graph::Derivatives;
-use pocketune::plan::{Mode, PolicyName};
-use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Sgd};
+use pocketune::graph::{Derivatives, Turns};
+use pocketune::plan::{Mode, Policy, PolicyName};
+use pocketune_kernels::Isa;
+use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Galore, Mlorc, Sgd};
 
 struct Counting;
 
@@ -36,6 +37,7 @@ fn main() {
     steps_with_gradients();
     steps_along_directions();
     steps_of_a_model_itself();
+    steps_of_blocks_in_turns();
     println!("nothing is allocated during a step ... ok");
 }
 
@@ -78,6 +80,8 @@ fn steps_of_a_model_itself() {
         Rule::AdamW8bit(adamw),
         Rule::AdaLomo(AdaLomo { lr: 1e-3, weight_decay: 0.0, step: 1 }),
         Rule::Apollo(Apollo { adamw, rank: 4, scale: 16.0, tensor: false, seed: 3 }),
+        Rule::Mlorc(Mlorc { adamw, seed: 3 }),
+        Rule::Galore(Galore { adamw, rank: 4, scale: 0.25, seed: 3 }),
     ] {
         for name in ["llama.gguf", "qwen2.gguf"] {
             let mut golden = Golden::open(name);
@@ -92,6 +96,26 @@ fn steps_of_a_model_itself() {
             step();
             assert_eq!((step(), step()), (0, 0), "{name} {rule:?}");
         }
+    }
+}
+
+fn steps_of_blocks_in_turns() {
+    let adamw = AdamW { lr: 1e-3, weight_decay: 0.0, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: 1 };
+    for policy in
+        [Policy::named(PolicyName::Block), Policy { page_optimizer: true, ..Policy::named(PolicyName::Block) }]
+    {
+        let mut golden = Golden::open("gemma3_text.gguf");
+        (golden.whole, golden.turns) = (true, Some(Turns { blocks: 2, ends: true }));
+        let mut case = golden.case_on(Isa::detect().unwrap(), true, Mode::TrainAndUpdate, policy, 2);
+        let batch = case.batch();
+        let mut step = |first: usize| {
+            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            case.cpu.take_turn(|block| block / 2 == first, 1).unwrap();
+            case.cpu.run(&case.program, batch.batch(), 0, Some(Rule::AdamW(adamw))).unwrap();
+            ALLOCATIONS.load(Ordering::Relaxed) - before
+        };
+        step(0);
+        assert_eq!((step(1), step(2)), (0, 0), "{policy:?}");
     }
 }
 

@@ -27,6 +27,8 @@ fn options(adapter_path: PathBuf) -> TrainOptions {
         drop_backward: 0.0,
         derivatives: Default::default(),
         zo_eps: None,
+        switch_every: None,
+        block_order: None,
         store: BlockType::BF16,
         lora: LoraChoice::New(LoraSpec::default()),
         lora_plus: 1.0,

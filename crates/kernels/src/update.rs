@@ -1,14 +1,20 @@
 //! Update rules: one pass over parameter, gradient and state, with PyTorch's semantics.
 
 mod adamw_8bit;
+mod basis;
+mod compressed;
 mod dynamic_map;
 mod factored;
 mod projected;
+mod subspace;
 
 pub use adamw_8bit::{BLOCK as BLOCK_8BIT, adamw_8bit, adamw_8bit_rows, state_len as state_len_8bit};
+pub use basis::{MOST as MOST_TURNED, orthonormalise, turn};
+pub use compressed::{BOTH, Kept, Mlorc};
 pub use dynamic_map::{DynamicMap, SIGNED, UNSIGNED};
 pub use factored::{AdaLomo, Factors, add_column_squares, move_rows, row_squares};
 pub use projected::Apollo;
+pub use subspace::Galore;
 
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
@@ -107,7 +113,13 @@ impl Step {
         let rule = self.rule;
         *m = (1.0 - rule.beta1).mul_add(g - *m, *m);
         *v = rule.beta2.mul_add(*v, (1.0 - rule.beta2) * g * g);
-        *p = *p * self.keep - self.length * *m / (v.sqrt() * self.root + rule.eps);
+        self.go(p, *m, *v);
+    }
+
+    /// Moves one parameter by its moments.
+    #[inline(always)]
+    fn go(&self, p: &mut f32, m: f32, v: f32) {
+        *p = *p * self.keep - self.length * m / (v.sqrt() * self.root + self.rule.eps);
     }
 }
 

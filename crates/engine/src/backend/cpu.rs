@@ -8,6 +8,7 @@ mod head;
 mod learn;
 mod perturbed;
 mod state;
+mod turns;
 mod updates;
 
 use std::cell::Cell;
@@ -35,6 +36,7 @@ pub use batch::{Batch, Group, NO_LABEL, Noise, Outcome};
 use head::{Head, HeadAdapter};
 use learn::Lesson;
 pub use perturbed::{Aim, Law, MOST_DIRECTIONS, Sides, Still};
+use turns::Turn;
 pub use updates::Rule;
 
 /// Rows of the embedding that are looked up before its pages are released again, when weights are streamed.
@@ -76,6 +78,8 @@ pub struct Cpu {
     blocks: Vec<Option<usize>>,
     /// Blocks that the gradient passes by.
     dropped: Vec<bool>,
+    /// Whose turn it is to learn, where blocks take turns.
+    turn: Option<Turn>,
     /// Where matrices move to in programs that perturb.
     aim: Option<Aim>,
     /// Elements of each matrix above this magnitude stay where they are; below zero, all do.
@@ -120,6 +124,7 @@ impl Cpu {
             refused: 0,
             blocks: graph.blocks_of_params(),
             dropped: vec![false; graph.blocks],
+            turn: Turn::new(graph),
             aim: None,
             limits: vec![f32::INFINITY; graph.params.len()],
             sums: vec![Cell::default(); MOST_DIRECTIONS + 1],
@@ -274,11 +279,15 @@ impl Cpu {
         let mut passages = program.passages.iter().peekable();
         let trains = matches!(program.mode, Mode::TrainAndUpdate | Mode::Accumulate);
         let mut updated = false;
+        // Up to where the block at hand rests.
+        let (last, mut rests) = (self.end_of(program), 0);
         let mut at = 0;
-        while at < program.instrs.len() {
-            if let Some(passage) = passages.next_if(|passage| passage.instrs.start == at)
-                && self.dropped[passage.block]
-            {
+        while at < last {
+            let passage = passages.next_if(|passage| passage.instrs.start == at);
+            if let Some(passage) = passage.filter(|passage| self.rests(passage.block)) {
+                rests = passage.instrs.end;
+            }
+            if let Some(passage) = passage.filter(|passage| self.dropped[passage.block]) {
                 self.pass_by(program, *passage, n);
                 at = passage.instrs.end;
                 while region.is_some_and(|region| region.start < at) {
@@ -297,6 +306,9 @@ impl Cpu {
             while start < n || (start == 0 && n == 0) {
                 let window = start..(start + rows).min(n);
                 for (index, instr) in (at..).zip(&program.instrs[at..end]) {
+                    if index < rests && instr.teaches() {
+                        continue;
+                    }
                     if !updated {
                         self.unless_stopping()?;
                     }
@@ -626,8 +638,9 @@ impl Cpu {
             Instr::NormGradient { eps, x, g, grad } => norm::weight_gradient(isa, r(x), eps, r(g), w(grad)),
             Instr::BiasGradient { g, grad } => elementwise::column_sums(r(g), w(grad)),
             Instr::Learn { weight, param, x, g, how, work } => {
-                let lesson = Lesson { weight, param, how, noise: batch.noise, stream: program.stream };
                 let (x, g) = (r(x), r(g));
+                let finite = n as f32 * learn::largest(x) * learn::largest(g) <= learn::FINITE;
+                let lesson = Lesson { weight, param, how, noise: batch.noise, stream: program.stream, finite };
                 let sum = self.learn(lesson, rule, w(work), &mut |strip, grad, room| {
                     let mut ctx = Ctx { pool, isa, precision: self.machine.precision, scratch: room };
                     tn_part(&mut ctx, (g, how.rows), strip, x, n, how.cols, grad, Start::Zero);
@@ -635,9 +648,13 @@ impl Cpu {
                 self.note(param, sum);
             }
             Instr::LearnTable { weight, param, embedded, head, how, work } => {
-                let lesson = Lesson { weight, param, how, noise: batch.noise, stream: program.stream };
                 let embedded = embedded.map(|(g, scale)| (r(g), scale));
                 let head = head.map(|both| both.map(r));
+                let of_embedding = embedded.map_or(0.0, |(g, scale)| learn::largest(g) * scale.abs());
+                // Where sums of exponentials are finite, entries of the softmax are at most 1.
+                let of_head = head.map_or(0.0, |[x, lse]| learn::largest(x).max(learn::largest(lse)));
+                let finite = n as f32 * (of_embedding + of_head) <= learn::FINITE;
+                let lesson = Lesson { weight, param, how, noise: batch.noise, stream: program.stream, finite };
                 let sum = self.learn(lesson, rule, w(work), &mut |strip, grad, room| {
                     self.table_gradient(weight, how, strip, embedded, head, batch, grad, room);
                 })?;

@@ -2,7 +2,7 @@
 
 use pocketune_formats::peft::{self, Patterns};
 
-use super::{Derivatives, Naming, ParamId, Target};
+use super::{Derivatives, Naming, ParamId, Target, Turns};
 use crate::error::{Error, Result};
 
 /// What adapters to put on a model.
@@ -32,6 +32,8 @@ pub struct LoraSpec {
     pub derivatives: Derivatives,
     /// No adapter at all: every tensor of the model is trained itself, and nothing of the above is looked at.
     pub whole: bool,
+    /// How blocks take turns then, where they do.
+    pub turns: Option<Turns>,
 }
 
 impl Default for LoraSpec {
@@ -50,6 +52,7 @@ impl Default for LoraSpec {
             frozen_a: false,
             derivatives: Derivatives::default(),
             whole: false,
+            turns: None,
         }
     }
 }

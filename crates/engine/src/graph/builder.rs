@@ -204,7 +204,7 @@ impl<'a> Builder<'a> {
     ) -> usize {
         let (rank, module) = (lora.rank_of(path), self.graph.modules.len());
         let mut param = |rank: usize, cols: usize, trained: bool| {
-            self.graph.params.push(Param { of: Of::Module(module), rank, cols, trained });
+            self.graph.params.push(Param { of: Of::Module(module), rank, cols, trained, remembered: true });
             ParamId(self.graph.params.len() - 1)
         };
         let (a, b) = (param(rank, cols, !lora.frozen_a), param(rank, rows, true));

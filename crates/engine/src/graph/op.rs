@@ -143,7 +143,7 @@ impl Node {
             Op::Linear { .. } if graph.whole => vec![self.inputs[0]],
             // gm = sum of g z / n.
             Op::Magnitude { .. } => vec![self.inputs[0]],
-            Op::Norm(_) if any => vec![self.inputs[0]],
+            Op::Norm(norm) if any || graph.trained_vector(norm.weight).is_some() => vec![self.inputs[0]],
             Op::Normalise(_) if any => self.outputs.clone(),
             Op::Attention { .. } if any => self.inputs.iter().chain(&self.outputs).copied().collect(),
             // The gradient of `up` reads `act(gate)`: so the gate stays, and has the slope with it, exact or not.

@@ -10,19 +10,22 @@ impl Graph {
         let matrices =
             self.weights.iter().enumerate().map(|(id, weight)| (Of::Matrix(WeightId(id)), weight.rows, weight.cols));
         let vectors = self.vectors.iter().enumerate().map(|(id, vector)| (Of::Vector(VectorId(id)), 1, vector.len));
-        self.params = matrices.chain(vectors).map(|(of, rank, cols)| Param { of, rank, cols, trained: true }).collect();
+        let param = |(of, rank, cols)| Param { of, rank, cols, trained: true, remembered: true };
+        self.params = matrices.chain(vectors).map(param).collect();
         self.whole = true;
         self
     }
 
-    /// The trainable matrix that a matrix of the model is, where the model itself is trained.
+    /// The trained matrix that a matrix of the model is, where the model itself is trained and that one is.
     pub fn trained_matrix(&self, id: WeightId) -> Option<ParamId> {
-        self.whole.then_some(ParamId(id.0))
+        let param = self.whole.then_some(ParamId(id.0));
+        param.filter(|id| self.params[id.0].trained)
     }
 
     /// The same of a vector.
     pub fn trained_vector(&self, id: VectorId) -> Option<ParamId> {
-        self.whole.then(|| ParamId(self.weights.len() + id.0))
+        let param = self.whole.then(|| ParamId(self.weights.len() + id.0));
+        param.filter(|id| self.params[id.0].trained)
     }
 
     /// The trained tensors of the model that an operation reads.

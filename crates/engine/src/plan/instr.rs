@@ -342,6 +342,11 @@ impl Instr {
         matches!(self, Instr::Update { .. } | Instr::Learn { .. } | Instr::LearnTable { .. })
     }
 
+    /// Whether it makes or applies a gradient of one of the model's tensors, so that it is left out where that tensor rests.
+    pub const fn teaches(&self) -> bool {
+        self.updates() || matches!(self, Instr::NormGradient { .. } | Instr::BiasGradient { .. })
+    }
+
     /// Calls `see` for every buffer the instruction uses.
     pub fn buffers(&self, see: &mut dyn FnMut(Buf, Access)) {
         use Access::{Read, Update, Write};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use pocketune_kernels::update::state_len_8bit;
+use pocketune_kernels::update::{BOTH, Galore, state_len_8bit};
 
 use super::Mode;
 use crate::graph::{Graph, Of, Param, ParamId};
@@ -21,6 +21,10 @@ pub enum States {
     Factored,
     /// Two moments of a projection to so many rows or columns, and the size of the last step; two moments of a vector.
     Projected(usize),
+    /// Factors of two moments, of four columns and four rows each; two moments of a vector.
+    Compressed,
+    /// So many vectors that a matrix is projected onto, and two moments of the projection; two moments of a vector.
+    Subspace(usize),
 }
 
 impl States {
@@ -28,18 +32,28 @@ impl States {
     pub const fn floats(self, len: usize) -> usize {
         match self {
             States::None => 0,
-            States::F32 | States::Projected(_) => 2 * len,
+            States::F32 | States::Projected(_) | States::Compressed | States::Subspace(_) => 2 * len,
             States::Bits8 => state_len_8bit(len),
             States::Factored => len,
         }
     }
 
-    /// Floats of state for a trainable matrix.
+    /// Floats of state that a trainable matrix has room of its own for.
     pub const fn of(self, param: &Param) -> usize {
+        if param.remembered { self.in_use(param) } else { 0 }
+    }
+
+    /// Floats of state of a trainable matrix while it learns.
+    pub const fn in_use(self, param: &Param) -> usize {
         match (self, param.of) {
             _ if !param.trained => 0,
             (States::Factored, Of::Matrix(_)) => param.rank + param.cols,
             (States::Projected(rank), Of::Matrix(_)) => 2 * rank * larger(param.rank, param.cols) + 1,
+            (States::Compressed, Of::Matrix(_)) => BOTH * (param.rank + param.cols),
+            (States::Subspace(rank), Of::Matrix(_)) => {
+                let (small, large) = (smaller(param.rank, param.cols), larger(param.rank, param.cols));
+                Galore::kept(rank, small) * (small + 2 * large)
+            }
             (_, Of::Matrix(_)) => param.rank * self.floats(param.cols),
             _ => self.floats(param.len()),
         }
@@ -48,9 +62,10 @@ impl States {
     /// How often the gradient of one of the model's matrices is looked at to apply it.
     pub const fn looks(self) -> usize {
         match self {
-            States::None | States::F32 | States::Bits8 => 1,
+            // Some more times where a subspace is found, which is seldom.
+            States::None | States::F32 | States::Bits8 | States::Subspace(_) => 1,
             States::Factored => 3,
-            States::Projected(_) => 2,
+            States::Projected(_) | States::Compressed => 2,
         }
     }
 
@@ -62,6 +77,10 @@ impl States {
 
 const fn larger(a: usize, b: usize) -> usize {
     if a > b { a } else { b }
+}
+
+const fn smaller(a: usize, b: usize) -> usize {
+    if a < b { a } else { b }
 }
 
 /// A stretch of the arena.

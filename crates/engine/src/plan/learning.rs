@@ -5,6 +5,7 @@
 use pocketune_kernels::BlockType;
 use pocketune_kernels::cross_entropy::STRIP as TABLE_STRIP;
 use pocketune_kernels::matmul::{self, Precision, Shape};
+use pocketune_kernels::update::{BOTH, Galore, Mlorc};
 
 use super::{Request, States};
 use crate::graph::{ParamId, WeightId};
@@ -73,15 +74,22 @@ impl Learning {
         let bytes = request.stored[weight.0].ty.row_bytes(cols).unwrap_or(0) * slab;
         let state = match request.states {
             _ if !request.policy.page_optimizer => 0,
-            States::Factored | States::Projected(_) => request.states.of(&request.graph.params[param.0]),
+            States::Factored | States::Projected(_) | States::Compressed | States::Subspace(_) => {
+                request.states.in_use(&request.graph.params[param.0])
+            }
             by_row => slab * by_row.floats(cols),
         };
-        let projection = match request.states {
+        let figures = match request.states {
+            States::None | States::F32 | States::Bits8 => 0,
+            States::Factored => rows + cols + strip,
             // The projection and what it makes, and the products'.
-            States::Projected(rank) => rank * (rows + cols) + thin(request, rank, rows, cols, strip),
-            _ => 0,
+            States::Projected(rank) => {
+                rows + cols + strip + rank * (rows + cols) + thin(request, rank, rows, cols, strip)
+            }
+            // New factors, the random matrix, and what is rebuilt below zero.
+            States::Compressed => BOTH * (rows + cols) + Mlorc::rank() * cols + 2 * rows,
+            States::Subspace(rank) => subspace(request, rank, rows, cols, strip, slab),
         };
-        let figures = if request.states.looks() > 1 { rows + cols + strip + projection } else { 0 };
         let times = if strip < rows { request.states.looks() } else { 1 };
         Self { rows, cols, strip, slab, bytes, times, state, figures, logit_rows: 0, scratch: 0 }
     }
@@ -95,6 +103,22 @@ impl Learning {
             + self.logit_rows * self.strip
             + self.scratch
     }
+}
+
+/// What a step in a subspace works with: the projection, what finds another, steps projected back, and the products'.
+fn subspace(request: Request, rank: usize, rows: usize, cols: usize, strip: usize, slab: usize) -> usize {
+    let (m, small, large) = (request.machine, rows.min(cols), rows.max(cols));
+    let (kept, tried) = (Galore::kept(rank, small), Galore::tried(rank, small));
+    let shape = |rows: usize, n: usize| Shape { ty: BlockType::F32, rows, cols, n, rank: 0 };
+    let products = [
+        matmul::nt_scratch(shape(kept, strip), m.threads, m.isa, Precision::F32),
+        matmul::nt_scratch(shape(tried, strip), m.threads, m.isa, Precision::F32),
+        matmul::tn_scratch(strip, kept, cols, m.threads, m.isa, Precision::F32),
+        matmul::tn_scratch(strip, tried, cols, m.threads, m.isa, Precision::F32),
+        matmul::nn_scratch(shape(kept, slab), m.threads, m.isa, Precision::F32),
+    ];
+    let thin = products.into_iter().max().unwrap_or(0);
+    (kept + tried) * large + 2 * tried * small + slab * cols + thin
 }
 
 /// What the products of a projection need: with the gradient's columns where it has no more of them than rows, else with its rows.

@@ -70,6 +70,14 @@ impl Time {
         Time { compute: compute + again, loss, stream, page, disk, flops }
     }
 
+    /// The same without a share of `other`.
+    fn take_away(&mut self, other: Time, share: f64) {
+        let Time { compute, loss, stream, page, disk, flops } = self;
+        let parts = [compute, loss, stream, page, disk, flops];
+        let others = [other.compute, other.loss, other.stream, other.page, other.disk, other.flops];
+        parts.into_iter().zip(others).for_each(|(part, other)| *part -= share * other);
+    }
+
     /// Seconds of a step under `policy`.
     pub fn seconds(&self, policy: &Policy) -> f64 {
         let stream = if policy.stream { self.stream } else { 0.0 };
@@ -89,6 +97,7 @@ pub fn predict(program: &Program, graph: &Graph, stored: &[Stored], rates: Rates
     let clock = Clock { program, graph, stored, rates, length };
     clock.walk(|at, times| clock.add(&program.instrs[at], times, &mut time));
     clock.add_applying(&mut time);
+    clock.take_away_rests(&mut time);
     time
 }
 
@@ -189,7 +198,7 @@ impl Clock<'_> {
             }
             Instr::Update { param: id, .. } => {
                 bytes = update_bytes(program.states, graph.params[id.0].len());
-                time.page += self.paging(program.states.of(&graph.params[id.0]));
+                time.page += self.paging(program.states.in_use(&graph.params[id.0]));
             }
             Instr::Learn { weight, param, .. } => {
                 bytes = update_bytes(program.states, graph.params[param.0].len());
@@ -219,12 +228,26 @@ impl Clock<'_> {
     /// Adds writing a matrix of the model, and its state both ways where that waits on disk.
     fn add_storing(&self, weight: WeightId, param: ParamId, time: &mut Time) {
         time.compute += weight_bytes(self.graph, self.stored, weight, usize::MAX) as f64 / self.rates.write;
-        time.page += self.paging(self.program.states.of(&self.graph.params[param.0]));
+        time.page += self.paging(self.program.states.in_use(&self.graph.params[param.0]));
     }
 
     /// Seconds to read and write so many floats of state.
     fn paging(&self, floats: usize) -> f64 {
         4.0 * floats as f64 * (1.0 / self.rates.read + 1.0 / self.rates.write)
+    }
+
+    /// Where blocks take turns, takes away what a step leaves out on average: learning in those that rest, and the backward pass below the first that learns.
+    fn take_away_rests(&self, time: &mut Time) {
+        let Some(turns) = self.graph.turns else { return };
+        let blocks = self.graph.blocks;
+        for passage in &self.program.passages {
+            let (learns, reached) = (turns.chance(blocks), turns.reach(passage.block, blocks));
+            for instr in &self.program.instrs[passage.instrs.start..passage.instrs.end] {
+                let mut one = Time::default();
+                self.add(instr, 1.0, &mut one);
+                time.take_away(one, 1.0 - if instr.teaches() { learns } else { reached });
+            }
+        }
     }
 
     /// Adds applying the gradient sums, where a step has them.
@@ -247,6 +270,10 @@ fn update_bytes(states: States, len: usize) -> f64 {
         // The gradient three times, and the matrix twice to read and once to write.
         States::Factored => 24,
         States::Projected(_) => 20,
+        // Both moments are rebuilt three times.
+        States::Compressed => 4 * 28,
+        // A thin product each way.
+        States::Subspace(_) => 2 * 28,
     };
     (bytes * len) as f64
 }

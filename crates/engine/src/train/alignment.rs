@@ -9,7 +9,7 @@ use crate::model::Model;
 use crate::plan::{Layout, Mode, Policy, PolicyName, Program, Request, States, compile};
 use crate::store::TokenFile;
 
-/// The mean cosine over `batches` batches; exact methods have 1 for what they train.
+/// The mean cosine over `batches` batches; exact methods have 1 for what they train, also where that is some blocks at a time.
 ///
 /// # Errors
 /// Whatever is wrong with options, files, data or the system.

@@ -1,11 +1,11 @@
 //! How an adapter is trained, by name: what is trained and how its change is found, the defaults of the paper that a name comes from, and
 //! one sentence on what is exact about it. What does not go together is refused here, with the nearest thing that works.
 
-use super::Optimizer;
 use super::zeroth::Zeroth;
+use super::{Optimizer, Order};
 use crate::backend::{Law, Sides, Still};
 use crate::error::{Error, Result};
-use crate::graph::{LoraSpec, Naming, Target};
+use crate::graph::{LoraSpec, Naming, Target, Turns};
 
 /// A way to train.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +37,14 @@ pub enum Method {
     Apollo,
     /// The same with a projection to one row, and a factor for each tensor.
     ApolloMini,
+    /// The same by AdamW, with moments that are kept as products of rank 4.
+    Mlorc,
+    /// The same by AdamW of a projection onto the gradient's leading singular vectors.
+    Galore,
+    /// Gradients of one block of the model at a time.
+    BAdam,
+    /// Gradients of the model's ends, and of some of its blocks at a time.
+    Lisa,
 }
 
 /// What a method starts from where the user named nothing.
@@ -52,7 +60,7 @@ pub struct Defaults {
 
 impl Method {
     /// All of them.
-    pub const ALL: [Method; 13] = [
+    pub const ALL: [Method; 17] = [
         Method::Backprop,
         Method::LoraFa,
         Method::Dora,
@@ -66,6 +74,10 @@ impl Method {
         Method::AdaLomo,
         Method::Apollo,
         Method::ApolloMini,
+        Method::Mlorc,
+        Method::Galore,
+        Method::BAdam,
+        Method::Lisa,
     ];
 
     /// The word for it.
@@ -84,6 +96,10 @@ impl Method {
             Method::AdaLomo => "adalomo",
             Method::Apollo => "apollo",
             Method::ApolloMini => "apollo-mini",
+            Method::Mlorc => "mlorc",
+            Method::Galore => "galore",
+            Method::BAdam => "badam",
+            Method::Lisa => "lisa",
         }
     }
 
@@ -117,6 +133,18 @@ impl Method {
                 "full along exact gradients, whose channels are scaled by AdamW's moments of a random projection to 16 rows"
             }
             Method::ApolloMini => "apollo with a projection to one row, and one scale for each tensor",
+            Method::Mlorc => {
+                "full by AdamW with exact gradients, whose moments of matrices are kept as products of rank 4 between updates"
+            }
+            Method::Galore => {
+                "full by AdamW of the part of the exact gradient along 16 leading singular vectors, found every 200 updates; embedding and head too"
+            }
+            Method::BAdam => {
+                "Exact gradients of one block at a time, by AdamW from fresh moments, the next after 100 updates; embedding, head and last norm stay"
+            }
+            Method::Lisa => {
+                "Exact gradients of embedding, head and last norm always, and of two blocks drawn for 20 updates, by AdamW from fresh moments"
+            }
         }
     }
 
@@ -132,10 +160,14 @@ impl Method {
             Method::Mezo | Method::SparseMezo | Method::Lozo | Method::Lezo => {
                 Defaults { rate: 1e-4, rank: 8, targets: "q_proj,v_proj" }
             }
-            Method::Full => Defaults { rate: 2e-5, rank: 8, targets: "all-linear" },
+            Method::Full | Method::BAdam => Defaults { rate: 2e-5, rank: 8, targets: "all-linear" },
+            Method::Mlorc => Defaults { rate: 1e-4, rank: 8, targets: "all-linear" },
+            Method::Galore => Defaults { rate: 1e-3, rank: 8, targets: "all-linear" },
             Method::Lomo => Defaults { rate: 1e-2, rank: 8, targets: "all-linear" },
             Method::AdaLomo => Defaults { rate: 1e-3, rank: 8, targets: "all-linear" },
-            Method::Apollo | Method::ApolloMini => Defaults { rate: 5e-5, rank: 8, targets: "all-linear" },
+            Method::Apollo | Method::ApolloMini | Method::Lisa => {
+                Defaults { rate: 5e-5, rank: 8, targets: "all-linear" }
+            }
             Method::Fzoo => Defaults { rate: 1e-2, rank: 8, targets: "q_proj,v_proj" },
         }
     }
@@ -155,13 +187,36 @@ impl Method {
 
     /// Whether it trains the model itself, without an adapter.
     pub const fn trains_all(self) -> bool {
-        matches!(self, Method::Full | Method::Lomo | Method::AdaLomo | Method::Apollo | Method::ApolloMini)
+        matches!(
+            self,
+            Method::Full
+                | Method::Lomo
+                | Method::AdaLomo
+                | Method::Apollo
+                | Method::ApolloMini
+                | Method::Mlorc
+                | Method::Galore
+                | Method::BAdam
+                | Method::Lisa
+        )
+    }
+
+    /// What learns at a time, where blocks take turns, in what order, and for how many updates.
+    pub const fn turns(self) -> Option<(Turns, Order, usize)> {
+        match self {
+            Method::BAdam => Some((Turns { blocks: 1, ends: false }, Order::Random, 100)),
+            Method::Lisa => Some((Turns { blocks: 2, ends: true }, Order::Drawn, 20)),
+            _ => None,
+        }
     }
 
     /// The update rule, where the method is one.
     pub const fn optimizer(self) -> Option<Optimizer> {
         match self {
             Method::Lomo => Some(Optimizer::Sgd),
+            Method::BAdam | Method::Lisa => Some(Optimizer::AdamW),
+            Method::Mlorc => Some(Optimizer::Mlorc),
+            Method::Galore => Some(Optimizer::Galore),
             Method::AdaLomo => Some(Optimizer::AdaLomo),
             Method::Apollo => Some(Optimizer::Apollo { mini: false }),
             Method::ApolloMini => Some(Optimizer::Apollo { mini: true }),
@@ -186,7 +241,10 @@ impl Method {
             _ if self.trains_all() && given => {
                 fault("it trains the model itself; `pocketune merge` puts the adapter into it first".into())
             }
-            _ if self.trains_all() => Ok(LoraSpec { whole: true, ..LoraSpec::default() }),
+            _ if self.trains_all() => {
+                let turns = self.turns().map(|(turns, ..)| turns);
+                Ok(LoraSpec { whole: true, turns, ..LoraSpec::default() })
+            }
             Method::Dora if given && !spec.dora => {
                 fault("the adapter to start from has no magnitudes; --method backprop trains it".into())
             }

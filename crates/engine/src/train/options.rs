@@ -6,7 +6,7 @@ use pocketune_kernels::matmul::Precision;
 use pocketune_kernels::{BlockType, Isa};
 
 use super::planning::closest_folder;
-use super::{Budget, DataOptions, Keeping, Method, Schedule};
+use super::{Budget, DataOptions, Keeping, Method, Order, Schedule, Shifts};
 use crate::error::{Error, Result};
 use crate::graph::{Derivatives, LoraSpec};
 use crate::model::Source;
@@ -37,11 +37,18 @@ pub enum Optimizer {
         /// Whether it is one for each tensor.
         mini: bool,
     },
+    /// MLorc, for a model's own tensors.
+    Mlorc,
+    /// GaLore, for a model's own tensors.
+    Galore,
 }
 
 impl Optimizer {
     /// Rows that APOLLO projects gradients to: 3 % of AdamW's state for SmolLM2-135M, whose narrowest side is 576.
     pub const APOLLO_RANK: usize = 16;
+
+    /// Singular vectors that GaLore projects gradients onto: 4 % of AdamW's state there.
+    pub const GALORE_RANK: usize = 16;
 
     /// What it remembers of every trainable matrix.
     pub const fn states(self) -> States {
@@ -51,14 +58,16 @@ impl Optimizer {
             Optimizer::Sgd => States::None,
             Optimizer::AdaLomo => States::Factored,
             Optimizer::Apollo { mini } => States::Projected(if mini { 1 } else { Self::APOLLO_RANK }),
+            Optimizer::Mlorc => States::Compressed,
+            Optimizer::Galore => States::Subspace(Self::GALORE_RANK),
         }
     }
 
     /// PyTorch's default weight decay.
     pub const fn default_decay(self) -> f32 {
         match self {
-            Optimizer::AdamW | Optimizer::AdamW8bit => 0.01,
-            Optimizer::Sgd | Optimizer::AdaLomo | Optimizer::Apollo { .. } => 0.0,
+            Optimizer::AdamW | Optimizer::AdamW8bit | Optimizer::Mlorc => 0.01,
+            Optimizer::Sgd | Optimizer::AdaLomo | Optimizer::Apollo { .. } | Optimizer::Galore => 0.0,
         }
     }
 }
@@ -146,6 +155,10 @@ pub struct TrainOptions {
     pub derivatives: Derivatives,
     /// How far methods without gradients move matrices to look at a loss; the method's own where `None`.
     pub zo_eps: Option<f32>,
+    /// Updates after which other blocks learn, where they take turns; the method's own where `None`.
+    pub switch_every: Option<usize>,
+    /// In what order they do; the method's own where `None`.
+    pub block_order: Option<Order>,
     /// How the model's numbers are stored where it is trained itself: `F32` or `BF16`.
     pub store: BlockType,
     /// The adapter to train.
@@ -227,6 +240,13 @@ impl TrainOptions {
         self.zo_eps.or(self.method.zeroth().map(|zeroth| zeroth.eps)).unwrap_or(0.0)
     }
 
+    /// How blocks take turns to learn, where they do.
+    pub fn shifts(&self) -> Option<Shifts> {
+        let (turns, order, every) = self.method.turns()?;
+        let (order, every) = (self.block_order.unwrap_or(order), self.switch_every.unwrap_or(every));
+        Some(Shifts { order, every, at_once: turns.blocks, seed: self.seed })
+    }
+
     /// How often a step looks at every record.
     pub fn groups(&self) -> usize {
         self.method.zeroth().map_or(1, |zeroth| zeroth.sides.groups())
@@ -300,6 +320,7 @@ impl TrainOptions {
             return Err(Error::Option { option: "max-loss-z", value: z.to_string(), fault });
         }
         self.check_method()?;
+        self.check_turns()?;
         self.check_whole()?;
         if let Some(folder) = self.spill_folder.as_ref().filter(|folder| !folder.is_dir()) {
             let fault = "not a folder".into();
@@ -357,11 +378,33 @@ impl TrainOptions {
 }
 
 impl TrainOptions {
+    /// Checks that turns are asked for where there are any.
+    fn check_turns(&self) -> Result<()> {
+        let name = self.method.name();
+        let refuse = |option, value: String, fault: String| Err(Error::Option { option, value, fault });
+        if let Some(every) = self.switch_every {
+            if self.method.turns().is_none() {
+                let fault = format!("with {name} no block waits for its turn; --method badam or lisa has turns");
+                return refuse("switch-every", every.to_string(), fault);
+            }
+            check_count("switch-every", every, 1, 1 << 40)?;
+        }
+        match self.block_order {
+            Some(order) if self.method != Method::BAdam => {
+                let fault = format!("{name} does not go through blocks one by one; --method badam does");
+                refuse("block-order", order.word().into(), fault)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl TrainOptions {
     /// Checks that the update rule is the method's, and that nothing needs all gradients of a model at once.
     fn check_whole(&self) -> Result<()> {
         let name = self.method.name();
         let refuse = |option, value: String, fault: String| Err(Error::Option { option, value, fault });
-        let own = matches!(self.optimizer, Optimizer::AdaLomo | Optimizer::Apollo { .. });
+        let own = !matches!(self.optimizer, Optimizer::AdamW | Optimizer::AdamW8bit | Optimizer::Sgd);
         if self.method.optimizer().map_or(own, |rule| rule != self.optimizer) {
             return refuse("optimizer", format!("{:?}", self.optimizer), format!("{name} has a rule of its own"));
         }

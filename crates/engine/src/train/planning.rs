@@ -255,7 +255,7 @@ impl Task {
         let smaller = match self.states {
             States::F32 => Some((States::Bits8, "--optimizer adamw8bit")),
             States::Bits8 => Some((States::None, "--optimizer sgd")),
-            States::None | States::Factored | States::Projected(_) => None,
+            States::None | States::Factored | States::Projected(_) | States::Compressed | States::Subspace(_) => None,
         };
         if let Some((states, words)) = smaller {
             changes.push((Task { states, ..self.clone() }, words.to_string()));

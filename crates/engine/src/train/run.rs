@@ -80,7 +80,8 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
     control.enter(State::Running);
     let mut steps = Steps::new(options, host, control, &mut run, &mut keeper, &mut peak, progress);
     // A step that leaves something out has no operations to count.
-    let rate = alone.filter(|_| options.drop_backward == 0.0).map(|alone| alone.rate());
+    let rate =
+        alone.filter(|_| options.drop_backward == 0.0 && options.method.turns().is_none()).map(|alone| alone.rate());
     (steps.alone, steps.start) = (rate, start);
     let Some((last, progress)) = steps.all()? else {
         return Ok(Ending::Stopped { iter: keeper.last_iter(), iters: options.iters });

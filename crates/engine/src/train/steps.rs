@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Sgd};
+use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Galore, Mlorc, Sgd};
 
 use super::best::Verdict;
 use super::control::State;
@@ -253,7 +253,7 @@ impl<'a> Steps<'a> {
         self.host.event(Event::Step { iter, iters: self.options.iters });
         let lr = self.options.schedule.rate(iter, self.options.iters) * 0.5_f32.powi(next.halvings as i32);
         let zeroth = self.options.method.zeroth();
-        if iter == 1 && zeroth.is_none() && self.options.drop_backward == 0.0 {
+        if iter == 1 && zeroth.is_none() && self.options.drop_backward == 0.0 && self.options.method.turns().is_none() {
             self.run.cpu.watch();
         }
         let work = match zeroth {
@@ -362,6 +362,10 @@ impl<'a> Steps<'a> {
         if options.drop_backward > 0.0 {
             run.cpu.drop_blocks(options.drop_backward, options.seed, next.iter as u64);
         }
+        if let Some(shifts) = options.shifts() {
+            let (update, blocks) = (next.iter - next.skipped, run.graph.blocks);
+            run.cpu.take_turn(|block| shifts.learns(update, block, blocks), shifts.age(update))?;
+        }
         run.cpu.limit_loss(if passes > 1 { f64::INFINITY } else { limit });
         let first = next.position;
         next.position += passes * step;
@@ -425,6 +429,11 @@ fn rule(options: &TrainOptions, step: usize, lr: f32) -> Rule {
             let (rank, scale) = if mini { (1, 128.0) } else { (Optimizer::APOLLO_RANK, 16.0) };
             let adamw = AdamW { eps: 1e-6, ..adamw };
             Rule::Apollo(Apollo { adamw, rank, scale, tensor: mini, seed: options.seed })
+        }
+        Optimizer::Mlorc => Rule::Mlorc(Mlorc { adamw, seed: options.seed }),
+        Optimizer::Galore => {
+            let adamw = AdamW { eps: 1e-6, ..adamw };
+            Rule::Galore(Galore { adamw, rank: Optimizer::GALORE_RANK, scale: 0.25, seed: options.seed })
         }
     }
 }

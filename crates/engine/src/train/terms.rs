@@ -67,6 +67,7 @@ impl Terms {
             ("lr-min", options.schedule.floor.to_string()),
             ("pack", if options.pack { format!("up to {} tokens", options.max_seq_length) } else { "no".into() }),
         ];
+        let turns = options.shifts().map(|shifts| ("turns", format!("{} every {}", shifts.order.word(), shifts.every)));
         let store = options.method.trains_all().then(|| ("store", options.store.name().to_string()));
         let number = |number: Option<usize>| number.map_or("none".into(), |number| number.to_string());
         // Which adapter is kept depends on these only where the best one is.
@@ -78,7 +79,15 @@ impl Terms {
             ("validation data", hex(data[1])),
         ];
         let judged = judged.into_iter().filter(|_| options.keeps_best());
-        Self(terms.into_iter().chain(store).chain(judged).map(|(name, value)| (name.into(), value)).collect())
+        Self(
+            terms
+                .into_iter()
+                .chain(turns)
+                .chain(store)
+                .chain(judged)
+                .map(|(name, value)| (name.into(), value))
+                .collect(),
+        )
     }
 
     /// Checks that a run with these terms can go on with a checkpoint that was made with `theirs`.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use pocketune::backend::{Batch, Cpu, Group, NO_LABEL, Noise, Rule, Weights};
 use pocketune::families::Config;
-use pocketune::graph::{Derivatives, Graph, LoraSpec, ParamId, Target};
+use pocketune::graph::{Derivatives, Graph, LoraSpec, ParamId, Target, Turns};
 use pocketune::model::{Model, Source};
 use pocketune::plan::{self, Layout, Machine, Mode, Policy, PolicyName, Program, Request, States};
 use pocketune::train::adapter;
@@ -29,6 +29,8 @@ pub struct Golden {
     pub derivatives: Derivatives,
     /// Whether the model itself is trained, in a file of its own; without an adapter then.
     pub whole: bool,
+    /// How its blocks take turns then.
+    pub turns: Option<Turns>,
     /// How often its cases go through their records, each time as a group of its own; once without groups where 0.
     pub groups: usize,
     model: PathBuf,
@@ -68,6 +70,7 @@ impl Golden {
             frozen_a: false,
             derivatives: Derivatives::default(),
             whole: false,
+            turns: None,
             groups: 0,
             model: root().join(name),
             expected: expected.collect(),
@@ -138,7 +141,7 @@ impl Golden {
         let saved = adapter::open(&folder).unwrap();
         let spec = adapter::spec(&folder, &saved).unwrap();
         let (dropout, frozen_a, derivatives, whole) = (self.dropout, self.frozen_a, self.derivatives, self.whole);
-        let lora = LoraSpec { dropout, frozen_a, derivatives, whole, ..spec };
+        let lora = LoraSpec { dropout, frozen_a, derivatives, whole, turns: self.turns, ..spec };
         let graph = model.config.graph(with_adapter.then_some(&lora)).unwrap();
         let weights = Weights::bind(model.files, &model.config, &graph).unwrap();
         let weights = match copy {

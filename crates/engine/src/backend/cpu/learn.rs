@@ -1,6 +1,10 @@
 //! A model's own matrices: their gradients, strip by strip, and the rules that move them where they are stored. Rows are read from the mapping, moved in f32, rounded
 //! (stochastically where they are stored in bf16) and written to the file. A rule that has to know all of a gradient before it moves a number looks at the
-//! strips several times. What is not finite is never applied.
+//! strips several times. What is not finite is never applied, and no part of what has such a part: where the sizes of what a gradient is made of don't exclude it, all strips are looked
+//! through before the first is applied.
+
+mod compressed;
+mod subspace;
 
 use std::ops::Range;
 
@@ -24,6 +28,19 @@ pub(super) struct Lesson {
     pub noise: Noise,
     /// Whether pages are released behind.
     pub stream: bool,
+    /// Whether the sizes of what it is made of say that the gradient is finite.
+    pub finite: bool,
+}
+
+/// Numbers of this size are finite, also where their parts were rounded up on the way to a sum.
+pub(super) const FINITE: f32 = f32::MAX / 2.0;
+
+/// The size of the largest number; infinite where one is not finite.
+pub(super) fn largest(x: &[f32]) -> f32 {
+    match elementwise::all_finite(x) {
+        true => x.iter().fold(0.0, |most, x| x.abs().max(most)),
+        false => f32::INFINITY,
+    }
 }
 
 /// Makes the gradient of some rows, with memory to work in.
@@ -68,16 +85,18 @@ fn cut(all: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
 
 impl Cpu {
     /// Makes and applies the gradient of a matrix. The sum of the squares of the gradient comes back where it is watched or not finite (in which case
-    /// nothing of that strip, or of the whole where the rule needs all of it, was applied); zero otherwise.
+    /// nothing was applied); zero otherwise.
     ///
     /// # Errors
     /// When the disk fails.
     pub(super) fn learn(&self, lesson: Lesson, rule: Option<Rule>, work: &mut [f32], make: &mut Make) -> Result<f64> {
-        let rule = rule.expect("a program that updates runs with a rule");
+        let rule = self.rule_in_turn(lesson.param, rule.expect("a program that updates runs with a rule"));
         let mut desk = Desk::new(&lesson.how, work);
         match rule {
             Rule::AdaLomo(rule) => self.learn_factored(lesson, rule, &mut desk, make),
             Rule::Apollo(rule) => self.learn_projected(lesson, rule, &mut desk, make),
+            Rule::Mlorc(rule) => self.learn_compressed(lesson, rule, &mut desk, make),
+            Rule::Galore(rule) => self.learn_in_subspace(lesson, rule, &mut desk, make),
             rule => self.learn_at_once(lesson, rule, &mut desk, make),
         }
     }
@@ -98,12 +117,19 @@ impl Cpu {
         let (isa, pool) = (self.machine.isa, &self.pool);
         let a_row = rule.states().floats(cols);
         let mut sum = 0.0;
+        if strip < rows && !lesson.finite {
+            for strip in cut(0..rows, strip) {
+                desk.look(&strip, cols, make);
+                if !self.take_in(&desk.grad[..strip.len() * cols], &mut sum) {
+                    return Ok(f64::NAN);
+                }
+            }
+            sum = 0.0;
+        }
         for strip in cut(0..rows, strip) {
             desk.look(&strip, cols, make);
             let grad = &desk.grad[..strip.len() * cols];
-            let finite = elementwise::all_finite(grad);
-            sum += self.watched_sum(grad, finite);
-            if finite {
+            if self.take_in(grad, &mut sum) {
                 for slab in cut(strip.clone(), slab) {
                     let numbers = &mut desk.numbers[..slab.len() * cols];
                     let grad = &grad[(slab.start - strip.start) * cols..][..numbers.len()];
@@ -118,7 +144,9 @@ impl Cpu {
                             Rule::AdamW8bit(rule) => {
                                 update::adamw_8bit_rows(isa, pool, rule, cols, numbers, grad, state)
                             }
-                            Rule::AdaLomo(_) | Rule::Apollo(_) => unreachable!("it looks at a matrix as a whole"),
+                            Rule::AdaLomo(_) | Rule::Apollo(_) | Rule::Mlorc(_) | Rule::Galore(_) => {
+                                unreachable!("it looks at a matrix as a whole")
+                            }
                         },
                     )?;
                     self.store(lesson, &slab, numbers, desk.bytes)?;
@@ -142,9 +170,7 @@ impl Cpu {
         for strip in cut(0..rows, strip) {
             desk.look(&strip, cols, make);
             let grad = &desk.grad[..strip.len() * cols];
-            let finite_here = elementwise::all_finite(grad);
-            sum += self.watched_sum(grad, finite_here);
-            finite &= finite_here;
+            finite &= self.take_in(grad, &mut sum);
             update::row_squares(isa, pool, grad, &mut by_row[strip.clone()]);
             update::add_column_squares(isa, pool, grad, by_col);
             for slab in cut(strip.clone(), slab) {
@@ -206,9 +232,7 @@ impl Cpu {
         for strip in cut(0..rows, strip) {
             desk.look(&strip, cols, make);
             let grad = &desk.grad[..strip.len() * cols];
-            let finite_here = elementwise::all_finite(grad);
-            sum += self.watched_sum(grad, finite_here);
-            finite &= finite_here;
+            finite &= self.take_in(grad, &mut sum);
             let mut ctx = Ctx { pool, isa, precision: Precision::F32, scratch: &mut *scratch };
             if tall {
                 let to = &mut projected[strip.start * rank..strip.end * rank];
@@ -246,32 +270,36 @@ impl Cpu {
         Ok(sum)
     }
 
-    /// What is to be known of a strip of the gradient: the sum of its squares, where it is watched or not `finite`.
-    fn watched_sum(&self, grad: &[f32], finite: bool) -> f64 {
-        if self.watch.is_some() || !finite { elementwise::square_sum(grad) } else { 0.0 }
+    /// Adds what is to be known of a strip of the gradient, the sum of its squares where it is watched or not finite, to `sum`. Whether it is finite.
+    fn take_in(&self, grad: &[f32], sum: &mut f64) -> bool {
+        let finite = elementwise::all_finite(grad);
+        if self.watch.is_some() || !finite {
+            *sum += elementwise::square_sum(grad);
+        }
+        finite
     }
 
     /// Hands part of the state of a matrix to `with`; what waits on disk passes through `room`.
-    fn with_state(
+    fn with_state<T>(
         &self,
         param: ParamId,
         part: Range<usize>,
         room: &mut [f32],
-        with: impl FnOnce(&mut [f32]),
-    ) -> Result<()> {
+        with: impl FnOnce(&mut [f32]) -> T,
+    ) -> Result<T> {
+        let param = self.room_of(param);
         if let Some(span) = self.layout.states.get(param.0) {
             // SAFETY: states lie in the persistent part, apart from each other and from every buffer.
-            with(unsafe { self.arena.write(span.start + part.start..span.start + part.end) });
-            return Ok(());
+            return Ok(with(unsafe { self.arena.write(span.start + part.start..span.start + part.end) }));
         }
         let Some(at) = self.layout.paged.get(param.0).map(|at| self.states_at + at + part.start) else {
-            with(&mut []);
-            return Ok(());
+            return Ok(with(&mut []));
         };
         let room = &mut room[..part.len()];
         self.disk().read_now(room, at).map_err(failed)?;
-        with(room);
-        self.disk().write_now(room, at).map_err(failed)
+        let result = with(room);
+        self.disk().write_now(room, at).map_err(failed)?;
+        Ok(result)
     }
 
     /// Rounds rows as they are stored and writes them.
@@ -330,5 +358,56 @@ impl Cpu {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use pocketune_kernels::Isa;
+    use pocketune_kernels::update::Sgd;
+
+    use super::*;
+    use crate::backend::Weights;
+    use crate::graph::{LoraSpec, Of};
+    use crate::model::{Model, Source};
+    use crate::plan::{Layout, Machine, Mode, States};
+
+    #[test]
+    fn nothing_of_a_matrix_moves_where_a_later_strip_of_its_gradient_is_not_finite() {
+        let mut copy = tempfile::NamedTempFile::new().unwrap();
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/qwen2.gguf");
+        std::io::copy(&mut std::fs::File::open(golden).unwrap(), &mut copy).unwrap();
+        let model = Model::open(&Source::Path(copy.path().into())).unwrap();
+        let graph = model.config.graph(Some(&LoraSpec { whole: true, ..LoraSpec::default() })).unwrap();
+        let weights = Weights::bind(model.files, &model.config, &graph).unwrap().writable(copy.into_file());
+        let (weight, machine) = (WeightId(1), Machine { threads: 1, isa: Isa::Scalar, precision: Precision::F32 });
+        let (ty, layout) = (weights.matrix(weight).ty, Layout::new(&graph, States::None, false, 8, Mode::Evaluate, 0));
+        let cpu = Cpu::new(machine, weights, &graph, layout, &[], &std::env::temp_dir()).unwrap();
+        let (rows, cols) = (graph.weights[1].rows, graph.weights[1].cols);
+        let param = ParamId(graph.params.iter().position(|param| param.of == Of::Matrix(weight)).unwrap());
+        let stored = || {
+            let mut bytes = vec![0; cpu.weights().stored_bytes(weight)];
+            cpu.weights().read(weight, 0, &mut bytes).unwrap();
+            bytes
+        };
+        let (strip, slab) = (rows / 2, 1);
+        let bytes = slab * ty.row_bytes(cols).unwrap();
+        let how =
+            Learning { rows, cols, strip, slab, bytes, times: 1, state: 0, figures: 0, logit_rows: 0, scratch: 0 };
+        let learn = |bad: bool| {
+            let lesson = Lesson { weight, param, how, noise: Noise::default(), stream: false, finite: !bad };
+            let mut make = |strip: Range<usize>, grad: &mut [f32], _: &mut [f32]| {
+                grad.fill(if bad && strip.start > 0 { f32::INFINITY } else { 1.0 });
+            };
+            let rule = Rule::Sgd(Sgd { lr: 0.5, weight_decay: 0.0 });
+            cpu.learn(lesson, Some(rule), &mut vec![0.0; how.floats()], &mut make).unwrap()
+        };
+        let before = stored();
+        assert!(!learn(true).is_finite());
+        assert!(stored() == before, "a part of it moved");
+        assert_eq!(learn(false), 0.0);
+        assert!(stored() != before);
     }
 }

@@ -1,6 +1,6 @@
 //! Gradients: their sums, whether they are numbers, and the rules by which they change the matrices. What is not finite is never applied.
 
-use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Sgd};
+use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Galore, Mlorc, Sgd};
 use pocketune_kernels::{elementwise, update};
 
 use super::Cpu;
@@ -22,6 +22,10 @@ pub enum Rule {
     AdaLomo(AdaLomo),
     /// APOLLO, of a model's own tensors.
     Apollo(Apollo),
+    /// MLorc, of a model's own tensors.
+    Mlorc(Mlorc),
+    /// GaLore, of a model's own tensors.
+    Galore(Galore),
 }
 
 impl Rule {
@@ -35,6 +39,25 @@ impl Rule {
             Rule::Apollo(rule) => {
                 Rule::Apollo(Apollo { adamw: AdamW { lr: rule.adamw.lr * times, ..rule.adamw }, ..rule })
             }
+            Rule::Mlorc(rule) => {
+                Rule::Mlorc(Mlorc { adamw: AdamW { lr: rule.adamw.lr * times, ..rule.adamw }, ..rule })
+            }
+            Rule::Galore(rule) => {
+                Rule::Galore(Galore { adamw: AdamW { lr: rule.adamw.lr * times, ..rule.adamw }, ..rule })
+            }
+        }
+    }
+
+    /// The same as update number `step`, from 1.
+    pub(super) fn at_step(self, step: u64) -> Self {
+        match self {
+            Rule::AdamW(rule) => Rule::AdamW(AdamW { step, ..rule }),
+            Rule::AdamW8bit(rule) => Rule::AdamW8bit(AdamW { step, ..rule }),
+            Rule::Sgd(rule) => Rule::Sgd(rule),
+            Rule::AdaLomo(rule) => Rule::AdaLomo(AdaLomo { step, ..rule }),
+            Rule::Apollo(rule) => Rule::Apollo(Apollo { adamw: AdamW { step, ..rule.adamw }, ..rule }),
+            Rule::Mlorc(rule) => Rule::Mlorc(Mlorc { adamw: AdamW { step, ..rule.adamw }, ..rule }),
+            Rule::Galore(rule) => Rule::Galore(Galore { adamw: AdamW { step, ..rule.adamw }, ..rule }),
         }
     }
 
@@ -46,6 +69,8 @@ impl Rule {
             Rule::Sgd(rule) => Rule::Sgd(Sgd { weight_decay: 0.0, ..rule }),
             Rule::AdaLomo(rule) => Rule::AdaLomo(AdaLomo { weight_decay: 0.0, ..rule }),
             Rule::Apollo(rule) => Rule::Apollo(Apollo { adamw: AdamW { weight_decay: 0.0, ..rule.adamw }, ..rule }),
+            Rule::Mlorc(rule) => Rule::Mlorc(Mlorc { adamw: AdamW { weight_decay: 0.0, ..rule.adamw }, ..rule }),
+            Rule::Galore(rule) => Rule::Galore(Galore { adamw: AdamW { weight_decay: 0.0, ..rule.adamw }, ..rule }),
         }
     }
 
@@ -57,6 +82,8 @@ impl Rule {
             Rule::Sgd(_) => States::None,
             Rule::AdaLomo(_) => States::Factored,
             Rule::Apollo(rule) => States::Projected(rule.rank),
+            Rule::Mlorc(_) => States::Compressed,
+            Rule::Galore(rule) => States::Subspace(rule.rank),
         }
     }
 }
@@ -144,22 +171,26 @@ impl Cpu {
         let isa = self.machine.isa;
         // SAFETY: the layout keeps a matrix, its states and all gradients apart.
         let matrix = unsafe { self.arena.write(self.layout.param(param).range()) };
-        let paged = self.layout.paged.get(param.0).map(|at| self.states_at + at);
+        let kept = self.room_of(param).0;
+        let paged = self.layout.paged.get(kept).map(|at| self.states_at + at);
         let state = match (room, paged) {
             (Some(room), Some(at)) => {
                 self.disk().read_now(room, at).map_err(failed)?;
                 room
             }
             // SAFETY: as above.
-            _ => self.layout.states.get(param.0).map_or(&mut [][..], |span| unsafe { self.arena.write(span.range()) }),
+            _ => self.layout.states.get(kept).map_or(&mut [][..], |span| unsafe { self.arena.write(span.range()) }),
         };
-        let rule = rule.quicker(self.quicker[param.0]);
+        let rule = self.rule_in_turn(param, rule).quicker(self.quicker[param.0]);
         // Of a model itself, matrices alone are decayed.
         let rule = if matches!(self.of[param.0], Of::Vector(_)) { rule.without_decay() } else { rule };
         match rule {
             Rule::Sgd(rule) => update::sgd(isa, &self.pool, rule, matrix, grad),
-            // A vector has no smaller side to project.
-            Rule::AdamW(rule) | Rule::Apollo(Apollo { adamw: rule, .. }) => {
+            // A vector has no smaller side to project, and nothing to compress.
+            Rule::AdamW(rule)
+            | Rule::Apollo(Apollo { adamw: rule, .. })
+            | Rule::Mlorc(Mlorc { adamw: rule, .. })
+            | Rule::Galore(Galore { adamw: rule, .. }) => {
                 let (m, v) = state.split_at_mut(grad.len());
                 update::adamw(isa, &self.pool, rule, matrix, grad, m, v);
             }

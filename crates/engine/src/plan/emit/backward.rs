@@ -143,7 +143,7 @@ impl Emitter<'_> {
     pub(super) fn update(&mut self, param: ParamId, grad: Grad) {
         let Grad::Once(grad) = grad else { return };
         let paged = self.request.policy.page_optimizer && self.request.states.any();
-        let room = self.request.states.of(&self.request.graph.params[param.0]);
+        let room = self.request.states.in_use(&self.request.graph.params[param.0]);
         let state = paged.then(|| self.buffer("optimizer", None, Kind::Scratch, room, None));
         let update = Instr::Update { param, grad, state };
         if self.region.is_some() { self.updates.push(update) } else { self.instrs.push(update) }

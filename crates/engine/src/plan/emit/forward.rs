@@ -195,7 +195,7 @@ impl Emitter<'_> {
         });
         let grads = lora.filter(|_| self.trains()).map(|lora| [lora.a, lora.b].map(|id| self.grad(id)));
         let skip = skip && gx.is_some();
-        if self.trains() && self.request.graph.whole {
+        if self.trains() && self.request.graph.trained_matrix(weight).is_some() {
             self.lse = Some(self.buffer("logsumexp", None, Kind::Loss, self.request.tokens, Some(1)));
         }
         Instr::CrossEntropy { weight, bias, lora, skip, rows, x: self.at(x), gx, lse: self.lse, grads, work }
