@@ -1,4 +1,4 @@
-//! A model's forward pass as a static graph of twelve coarse operations, one of which may come in two parts. Every value is a matrix of `[tokens, cols]` floats, so
+//! A model's forward pass as a static graph of fourteen coarse operations, one of which may come in two parts. Every value is a matrix of `[tokens, cols]` floats, so
 //! the graph holds for any number of tokens. It runs nothing and knows no file.
 
 pub mod adapter;
@@ -6,6 +6,7 @@ pub mod builder;
 mod derivatives;
 mod op;
 mod target;
+mod vera;
 mod whole;
 
 pub use adapter::{Layers, LoraSpec, Module, hugging_face_row, llama_row};
@@ -14,6 +15,7 @@ pub use derivatives::Derivatives;
 pub use op::Op;
 pub use pocketune_formats::peft::Patterns;
 pub use target::{Naming, Target};
+pub use vera::Vera;
 
 /// A value of the graph, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -210,6 +212,8 @@ pub struct RopeDecl {
 pub enum Of {
     /// One of [`Graph::modules`].
     Module(usize),
+    /// All modules: one of VeRA's two random matrices.
+    Shared,
     /// The model itself: one of its matrices, which stays on disk.
     Matrix(WeightId),
     /// The model itself: one of its vectors.
@@ -264,7 +268,7 @@ pub struct Graph {
     pub modules: Vec<Module>,
     /// How its linears are called.
     pub naming: Naming,
-    /// The adapters' matrices, or the model's own tensors where those are trained.
+    /// The adapters' matrices (with VeRA the two that are shared come first), or the model's own tensors where those are trained.
     pub params: Vec<Param>,
     /// Whether the model's own tensors are trained: its matrices, then its vectors, in their order.
     pub whole: bool,

@@ -40,7 +40,7 @@ fn trained(name: &str, rule: Rule, precision: Precision, policy: Policy, threads
             case.cpu.weights().read(weight, 0, &mut bytes).unwrap();
             bytes
         }
-        Of::Module(_) | Of::Vector(_) => bytemuck::cast_slice(case.cpu.param(ParamId(id))).to_vec(),
+        Of::Module(_) | Of::Shared | Of::Vector(_) => bytemuck::cast_slice(case.cpu.param(ParamId(id))).to_vec(),
     };
     (0..case.graph.params.len()).map(bytes).collect()
 }
