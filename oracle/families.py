@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 import transformers as tf
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from peft import LoraConfig, VeraConfig, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
 
 import gguf_files
@@ -80,10 +80,14 @@ KINDS = {
     "llama_dora": ("llama", dict(use_dora=True)),
     "llama_ends": ("llama", dict(target_modules=["embed_tokens", "lm_head", "q_proj"])),
     "gemma3_text_ends": ("gemma3_text", dict(target_modules=["embed_tokens", "lm_head", "down_proj"])),
+    "llama_vera": ("llama", "VeRA"),
 }  # fmt: skip
 CASES |= {case: CASES[family] for case, (family, _) in KINDS.items()}
 config_class, model_class, arguments, rank = CASES["gemma3_text_ends"]
 CASES["gemma3_text_ends"] = (config_class, model_class, arguments | dict(vocab_size=1100), rank)
+# More outputs than the strip of 256 that VeRA is worked through in.
+CASES["llama_vera"] = (tf.LlamaConfig, tf.LlamaForCausalLM,
+    shape(32, 264, 2, 4, 2, 8, 96, tie_word_embeddings=True, rope_parameters=DEFAULT_ROPE), 12)  # fmt: skip
 FAMILY = {case: KINDS[case][0] if case in KINDS else case for case in CASES}
 
 
@@ -128,12 +132,18 @@ def make(case):
     linears = {"opt": OPT_LINEARS, "roberta": ROBERTA_LINEARS}.get(case, LINEARS)
     task = None if case == "roberta" else "CAUSAL_LM"
     lora = dict(r=rank, lora_alpha=8, target_modules=linears, lora_dropout=0.0, bias="none", task_type=task)
-    model = get_peft_model(model, LoraConfig(**lora | KINDS.get(case, (None, {}))[1]))
+    kind = KINDS.get(case, (None, {}))[1]
+    if kind == "VeRA":
+        model = get_peft_model(model, VeraConfig(r=rank, target_modules=linears, task_type=task))
+    else:
+        model = get_peft_model(model, LoraConfig(**lora | kind))
     with torch.no_grad():
         for name, p in adapter(model):
             noise = torch.randn(p.shape, generator=rng)
             if "magnitude" in name:
                 p.mul_(1 + 0.2 * noise)
+            elif "vera" in name:
+                p.copy_(noise * 0.4)
             else:
                 p.copy_(noise * (0.08 if family == "gemma3_text" else 0.15))
     save_adapter(model, folder / "adapter")

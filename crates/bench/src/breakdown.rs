@@ -48,7 +48,12 @@ fn kind(instr: &Instr, again: bool) -> usize {
     match instr {
         Instr::Linear { .. } => usize::from(again),
         Instr::LinearBackward { .. } => 2,
-        Instr::LoraDown { .. } | Instr::LoraDownBackward { .. } => 3,
+        Instr::LoraDown { .. }
+        | Instr::LoraDownBackward { .. }
+        | Instr::VeraDown { .. }
+        | Instr::VeraDownBackward { .. }
+        | Instr::VeraUp { .. }
+        | Instr::VeraUpBackward { .. } => 3,
         Instr::Dropout { .. } | Instr::DropoutBackward { .. } | Instr::Lengths { .. } => 3,
         Instr::Magnitude { .. } | Instr::MagnitudeBackward { .. } | Instr::EmbedBackward { .. } => 3,
         Instr::Attention { .. } | Instr::CachedAttention { .. } => 4,

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use pocketune::train::{LoraChoice, TrainOptions};
+use pocketune::train::{LoraChoice, Method, TrainOptions};
 
 use crate::Failure;
 
@@ -183,7 +183,7 @@ fn resolved(id: &str, options: &TrainOptions) -> Option<String> {
         "switch_every" => options.shifts()?.every.to_string(),
         "zo_eps" if options.method.zeroth().is_some() => options.zo_eps().to_string(),
         "lora_rank" => lora?.rank.to_string(),
-        "lora_alpha" => lora?.alpha.to_string(),
+        "lora_alpha" if options.method != Method::Vera => lora?.alpha.to_string(),
         "lora_dropout" => lora?.dropout.to_string(),
         "fine_tune_type" => if lora?.dora { "dora" } else { "lora" }.into(),
         "lora_targets" if lora.is_some() => options.method.defaults().targets.into(),

@@ -139,8 +139,8 @@ struct Fits {
     seconds: Option<f64>,
 }
 
-/// Methods that agree in these have the same plans: groups of directions, DoRA, frozen `A`, optimizer states, turns of blocks.
-type Alike = (usize, bool, bool, States, Option<Turns>);
+/// Methods that agree in these have the same plans: groups of directions, DoRA, VeRA, frozen `A`, optimizer states, turns of blocks.
+type Alike = (usize, bool, bool, bool, States, Option<Turns>);
 
 /// What every method needs with the same adapters, and how long its steps take.
 fn methods(training: &Task, options: &TrainOptions, budget: usize) -> Result<Vec<Fits>, Failure> {
@@ -152,9 +152,9 @@ fn methods(training: &Task, options: &TrainOptions, budget: usize) -> Result<Vec
             None => method.optimizer().unwrap_or(options.optimizer),
         };
         let other = TrainOptions { method, optimizer, zo_eps: None, policy: PolicyChoice::Auto, ..options.clone() };
-        let plain = training.lora.clone().map(|lora| LoraSpec { dora: false, frozen_a: false, ..lora });
+        let plain = training.lora.clone().map(|lora| LoraSpec { dora: false, vera: false, frozen_a: false, ..lora });
         let Some(lora) = plain.and_then(|lora| method.adapt(lora, false).ok()) else { continue };
-        let key = (other.groups(), lora.dora, lora.frozen_a, other.states(), lora.turns);
+        let key = (other.groups(), lora.dora, lora.vera, lora.frozen_a, other.states(), lora.turns);
         if let Some((_, methods, _)) = asked.iter_mut().find(|(other, ..)| *other == key) {
             methods.push(method);
             continue;

@@ -1,7 +1,7 @@
 //! Adapters from one runtime's files to another's: PEFT, MLX and llama.cpp's GGUF, in every direction. Factors are copied, transposed or
 //! put into the other order of rows; nothing is rounded but to f32. Ranks and scales that differ between modules are evened out where a
 //! format knows only one: with zeros, and in the second factor. It refuses modules that the model, or the format, does not have, DoRA
-//! where a format has no magnitudes, and adapters at one end of a model whose ends are one matrix, which PEFT alone has.
+//! where a format has no magnitudes, VeRA where no model says how wide its modules are (it is written as the LoRA that it is: `diag(d) A` and `diag(b) B`), and adapters at one end of a model whose ends are one matrix, which PEFT alone has.
 
 use std::path::Path;
 
@@ -34,7 +34,8 @@ pub struct Converted {
 /// # Errors
 /// When the adapter is malformed, does not fit the model or the format, or can't be written; nothing is left half-written.
 pub fn convert(from: &Path, model: Option<&Model>, to: Kind, out: &Path) -> Result<Converted> {
-    let lora = LoraFile::open(from)?;
+    let mut lora = LoraFile::open(from)?;
+    fit(from, &mut lora, model)?;
     if model.is_none() && (lora.kind == Kind::Gguf || to == Kind::Gguf) {
         let fault = "GGUF adapters are named and ordered as their base model: give it with --model";
         return Err(Error::Adapter { path: from.into(), fault: fault.into() });
@@ -102,6 +103,24 @@ pub(crate) fn linears<'a>(from: &Path, lora: &'a LoraFile, model: Option<&Model>
     }
     linears.sort_by_key(|linear| (linear.layer, linear.target));
     Ok(linears)
+}
+
+/// Tells the modules of a VeRA adapter how many inputs they have.
+///
+/// # Errors
+/// When nobody knows: its file does not say it.
+pub(crate) fn fit(from: &Path, lora: &mut LoraFile, model: Option<&Model>) -> Result<()> {
+    if !lora.pairs.iter().any(Pair::is_shared) {
+        return Ok(());
+    }
+    let Some(model) = model else {
+        let fault = "a VeRA adapter does not say how many inputs its modules have: give the base model with --model";
+        return Err(Error::Adapter { path: from.into(), fault: fault.into() });
+    };
+    let known = modules(model)?;
+    let inputs = |pair: &Pair| known.iter().find(|module| module.path == pair.module).map(|module| module.cols);
+    lora.fit(inputs);
+    Ok(())
 }
 
 /// Checks that an adapter that names an architecture is for this model.

@@ -1,4 +1,4 @@
-//! A model's forward pass as a static graph of twelve coarse operations, one of which may come in two parts. Every value is a matrix of `[tokens, cols]` floats, so
+//! A model's forward pass as a static graph of fourteen coarse operations, one of which may come in two parts. Every value is a matrix of `[tokens, cols]` floats, so
 //! the graph holds for any number of tokens. It runs nothing and knows no file.
 
 pub mod adapter;
@@ -7,6 +7,7 @@ mod derivatives;
 mod op;
 mod target;
 mod turns;
+mod vera;
 mod whole;
 
 pub use adapter::{Layers, LoraSpec, Module, hugging_face_row, llama_row};
@@ -16,6 +17,7 @@ pub use op::Op;
 pub use pocketune_formats::peft::Patterns;
 pub use target::{Naming, Target};
 pub use turns::Turns;
+pub use vera::Vera;
 
 /// A value of the graph, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -212,6 +214,8 @@ pub struct RopeDecl {
 pub enum Of {
     /// One of [`Graph::modules`].
     Module(usize),
+    /// All modules: one of VeRA's two random matrices.
+    Shared,
     /// The model itself: one of its matrices, which stays on disk.
     Matrix(WeightId),
     /// The model itself: one of its vectors.
@@ -268,7 +272,7 @@ pub struct Graph {
     pub modules: Vec<Module>,
     /// How its linears are called.
     pub naming: Naming,
-    /// The adapters' matrices, or the model's own tensors where those are trained.
+    /// The adapters' matrices (with VeRA the two that are shared come first), or the model's own tensors where those are trained.
     pub params: Vec<Param>,
     /// Whether the model's own tensors are trained: its matrices, then its vectors, in their order.
     pub whole: bool,

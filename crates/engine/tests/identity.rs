@@ -15,8 +15,18 @@ fn bits(named: Vec<(String, Vec<f32>)>) -> Vec<(String, Vec<u32>)> {
     named.into_iter().map(|(name, values)| (name, values.iter().map(|x| x.to_bits()).collect())).collect()
 }
 
-const CASES: [&str; 9] =
-    ["llama.gguf", "mistral", "qwen3", "gemma3_text", "opt", "roberta", "qwen2_dora", "llama_ends", "gemma3_text_ends"];
+const CASES: [&str; 10] = [
+    "llama.gguf",
+    "mistral",
+    "qwen3",
+    "gemma3_text",
+    "opt",
+    "roberta",
+    "qwen2_dora",
+    "llama_ends",
+    "gemma3_text_ends",
+    "llama_vera.gguf",
+];
 
 /// The case; every second plain one drops a share of its adapters' inputs, two leave first factors as they are, and some have other
 /// derivatives.
@@ -24,7 +34,8 @@ fn open(case: usize) -> Golden {
     let mut golden = Golden::open(CASES[case]);
     golden.dropout = if case < 6 && case.is_multiple_of(2) { 0.25 } else { 0.0 };
     golden.frozen_a = matches!(CASES[case], "gemma3_text" | "opt");
-    golden.derivatives.ms_norm = matches!(CASES[case], "llama.gguf" | "gemma3_text" | "roberta" | "llama_ends");
+    golden.derivatives.ms_norm =
+        matches!(CASES[case], "llama.gguf" | "gemma3_text" | "roberta" | "llama_ends" | "llama_vera.gguf");
     golden.derivatives.approx_act = matches!(CASES[case], "mistral" | "roberta" | "gemma3_text");
     golden
 }

@@ -8,7 +8,7 @@ use pocketune::backend::Rule;
 use pocketune::plan::{Mode, PolicyName};
 use pocketune_kernels::update::{AdamW, Sgd};
 
-const DECODERS: [&str; 11] = [
+const DECODERS: [&str; 12] = [
     "llama",
     "llama3",
     "mistral",
@@ -20,10 +20,11 @@ const DECODERS: [&str; 11] = [
     "llama_dora",
     "llama_ends",
     "gemma3_text_ends",
+    "llama_vera",
 ];
 const ENCODER: &str = "roberta";
-const GGUFS: [&str; 6] =
-    ["llama.gguf", "llama3.gguf", "qwen2.gguf", "qwen3.gguf", "gemma3_text.gguf", "llama_dora.gguf"];
+const GGUFS: [&str; 7] =
+    ["llama.gguf", "llama3.gguf", "qwen2.gguf", "qwen3.gguf", "gemma3_text.gguf", "llama_dora.gguf", "llama_vera.gguf"];
 
 fn decoders() -> impl Iterator<Item = Golden> {
     DECODERS.into_iter().chain(GGUFS).map(Golden::open)

@@ -7,11 +7,13 @@ use pocketune::beside::Beside;
 use pocketune::graph::{LoraSpec, Target};
 use pocketune::plan::{Mode, PolicyName};
 use pocketune::train::adapter;
+use pocketune_formats::TensorInfo;
 use pocketune_formats::peft::{Adapter, Targets};
 
 #[test]
 fn an_adapter_of_a_decoder_and_of_an_encoder_comes_back_as_it_went_in() {
-    let decoders = ["llama", "opt", "llama_dora.gguf", "qwen2_dora", "llama_ends", "gemma3_text_ends"];
+    let decoders =
+        ["llama", "opt", "llama_dora.gguf", "qwen2_dora", "llama_ends", "gemma3_text_ends", "llama_vera.gguf"];
     let cases = decoders.into_iter().map(|name| (name, Some("CAUSAL_LM"))).chain([("roberta", None)]);
     for (name, task) in cases {
         let golden = Golden::open(name);
@@ -40,6 +42,16 @@ fn an_adapter_of_a_decoder_and_of_an_encoder_comes_back_as_it_went_in() {
             assert_eq!(ours, theirs, "{name}");
             assert_eq!(ours.is_some(), name.contains("dora"));
         }
+        // Vectors beside the matrices that modules share, which pairs do not have.
+        let all = |adapter: &Adapter| {
+            let vectors = adapter.tensors().iter().filter(|info| info.name.contains("vera"));
+            let vectors =
+                vectors.map(|info| (info.name.to_string(), info.shape.to_vec(), data(adapter, info).to_vec()));
+            let mut vectors: Vec<_> = vectors.collect();
+            vectors.sort();
+            vectors
+        };
+        assert_eq!(all(&ours), all(&theirs), "{name}");
         let scales = |adapter: &Adapter| -> Vec<f64> {
             adapter.pairs().map(|pair| adapter.config().scale_of(pair.module)).collect()
         };
@@ -49,6 +61,11 @@ fn an_adapter_of_a_decoder_and_of_an_encoder_comes_back_as_it_went_in() {
         assert!(theirs.pairs().all(|pair| found(pair.module)), "{name}: {names:?}");
         assert!(!found("lm_head.dense"), "{name}: the head has no adapter");
     }
+}
+
+/// The bytes of a tensor.
+fn data<'a>(adapter: &'a Adapter, info: &TensorInfo) -> &'a [u8] {
+    &adapter.file().bytes()[info.offset..info.offset + info.bytes]
 }
 
 #[test]

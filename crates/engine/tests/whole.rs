@@ -47,7 +47,7 @@ fn tensors(case: &Case) -> Vec<Vec<u8>> {
             case.cpu.weights().read(weight, 0, &mut bytes).unwrap();
             bytes
         }
-        Of::Module(_) | Of::Vector(_) => bytemuck::cast_slice(case.cpu.param(ParamId(id))).to_vec(),
+        Of::Module(_) | Of::Shared | Of::Vector(_) => bytemuck::cast_slice(case.cpu.param(ParamId(id))).to_vec(),
     };
     (0..case.graph.params.len()).map(bytes).collect()
 }

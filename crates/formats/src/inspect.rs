@@ -66,12 +66,16 @@ pub fn describe(path: &Path) -> Result<String> {
 
 fn describe_adapter(path: &Path, adapter: &Adapter) -> String {
     let config = adapter.config();
-    let mut text = headline(path, "PEFT LoRA adapter", std::slice::from_ref(adapter.file()), adapter.tensors());
-    let mut rows = vec![
-        ("rank".to_string(), config.rank.to_string()),
-        ("alpha".into(), format!("{} (scale {})", config.alpha, scale(config.alpha, config.rank, config.stabilized))),
-        ("modules adapted".into(), grouped(adapter.pairs().len())),
-    ];
+    let mut text = headline(
+        path,
+        if config.vera { "PEFT VeRA adapter" } else { "PEFT LoRA adapter" },
+        std::slice::from_ref(adapter.file()),
+        adapter.tensors(),
+    );
+    let alpha = format!("{} (scale {})", config.alpha, scale(config.alpha, config.rank, config.stabilized));
+    let mut rows = vec![("rank".to_string(), config.rank.to_string())];
+    rows.extend((!config.vera).then_some(("alpha".into(), alpha)));
+    rows.push(("modules adapted".into(), grouped(adapter.pairs().len())));
     let kinds = [(config.stabilized, "rsLoRA"), (config.dora, "DoRA")];
     let kinds: Vec<&str> = kinds.into_iter().filter(|(is, _)| *is).map(|(_, name)| name).collect();
     if !kinds.is_empty() {

@@ -57,7 +57,7 @@ pub struct Pair {
     pub module: String,
     /// Rows of A.
     pub rank: usize,
-    /// Inputs.
+    /// Inputs; with VeRA those of the widest module until [`LoraFile::fit`] is told better.
     pub cols: usize,
     /// Outputs.
     pub rows: usize,
@@ -75,6 +75,10 @@ pub enum Part {
     B,
     /// DoRA's magnitudes, `[rows, 1]`.
     Magnitude,
+    /// VeRA's vector on the rank, `[rank, 1]`.
+    LambdaD,
+    /// VeRA's vector on the outputs, `[rows, 1]`.
+    LambdaB,
 }
 
 /// Where the parts of a module's change stand among a file's tensors.
@@ -86,12 +90,19 @@ pub struct Parts {
     pub b: usize,
     /// DoRA's magnitudes.
     pub magnitude: Option<usize>,
+    /// VeRA's vectors; A and B are all modules' then, which take the first columns of one and the first rows of the other.
+    pub vectors: Option<[usize; 2]>,
 }
 
 impl Pair {
     /// Whether DoRA's magnitudes belong to it.
     pub const fn has_magnitude(&self) -> bool {
         self.parts.magnitude.is_some()
+    }
+
+    /// Whether its factors are VeRA's, which other modules share.
+    pub const fn is_shared(&self) -> bool {
+        self.parts.vectors.is_some()
     }
 }
 
@@ -145,6 +156,7 @@ impl LoraFile {
                 _ => Err(wrong_shape(path, info, 0)),
             };
             let ([rank, cols], [rows, other]) = (shape(a, Part::A)?, shape(b, Part::B)?);
+            let rows = parts.vectors.map_or(rows, |[_, of_b]| tensors[of_b].shape[0]);
             if rank != other || rank == 0 {
                 return Err(wrong_shape(path, b, rank));
             }
@@ -162,14 +174,33 @@ impl LoraFile {
         Ok(lora)
     }
 
-    /// A of a module, `[rank, cols]`.
-    pub fn a(&self, pair: &Pair) -> Vec<f32> {
-        self.values(pair, Part::A, (pair.rank, pair.cols))
+    /// Tells VeRA's modules how many inputs they have, which their file does not say; `None` for one that is not known.
+    pub fn fit(&mut self, inputs: impl Fn(&Pair) -> Option<usize>) {
+        for pair in self.pairs.iter_mut().filter(|pair| pair.is_shared()) {
+            // A number beyond the matrix that there is stays to be refused.
+            pair.cols = inputs(pair).filter(|&cols| cols <= pair.cols).unwrap_or(pair.cols);
+        }
     }
 
-    /// B of a module, `[rows, rank]`, in the order of its file's rows.
+    /// A of a module, `[rank, cols]`; of VeRA's `diag(d) A`.
+    pub fn a(&self, pair: &Pair) -> Vec<f32> {
+        let mut a = self.values(pair, Part::A, (pair.rank, pair.cols));
+        scale_rows(&mut a, pair.cols, &self.vector(pair, Part::LambdaD));
+        a
+    }
+
+    /// B of a module, `[rows, rank]`, in the order of its file's rows; of VeRA's `diag(b) B`.
     pub fn b(&self, pair: &Pair) -> Vec<f32> {
-        self.values(pair, Part::B, (pair.rows, pair.rank))
+        let mut b = self.values(pair, Part::B, (pair.rows, pair.rank));
+        scale_rows(&mut b, pair.rank, &self.vector(pair, Part::LambdaB));
+        b
+    }
+
+    /// A part that is a vector; empty where there is none.
+    fn vector(&self, pair: &Pair, part: Part) -> Vec<f32> {
+        let mut values = Vec::new();
+        self.each(pair, part, |_, _, x| values.push(x));
+        values
     }
 
     /// DoRA's magnitudes of a module, one for every output, in the order of its file's rows.
@@ -189,18 +220,24 @@ impl LoraFile {
             Part::A => Some(pair.parts.a),
             Part::B => Some(pair.parts.b),
             Part::Magnitude => pair.parts.magnitude,
+            Part::LambdaD => pair.parts.vectors.map(|[d, _]| d),
+            Part::LambdaB => pair.parts.vectors.map(|[_, b]| b),
         };
         at.map(|at| &self.tensors[at])
     }
 
-    /// Calls `see` with every element of a part, at its row and column; none where there is no such part. Nothing is copied.
+    /// Calls `see` with every element of a part as the file has it, at its row and column; none where there is no such part. Of matrices that modules
+    /// share it is those that the module takes. Nothing is copied.
     pub fn each(&self, pair: &Pair, part: Part, mut see: impl FnMut(usize, usize, f32)) {
         let Some(info) = self.tensor(pair, part) else { return };
         let (rows, cols) = match part {
             Part::A => (pair.rank, pair.cols),
             Part::B => (pair.rows, pair.rank),
-            Part::Magnitude => (pair.rows, 1),
+            Part::Magnitude | Part::LambdaB => (pair.rows, 1),
+            Part::LambdaD => (pair.rank, 1),
         };
+        // Rows of a matrix that modules share may be longer than the module's.
+        let whole = if part == Part::A && pair.is_shared() { info.shape[1] } else { cols };
         let Tensor { ty, data, .. } =
             model::read(&self.path, &self.file, info).expect("element types were checked on opening");
         let turned = turned(self.kind, &pair.module, part);
@@ -208,8 +245,8 @@ impl LoraFile {
         let mut block = [0.0; LONGEST_BLOCK];
         for (first, data) in (0..).step_by(elements).zip(data.chunks_exact(bytes)) {
             blocks::dequantize(ty, data, &mut block[..elements]);
-            for (at, &x) in (first..rows * cols).zip(&block[..elements]) {
-                if turned { see(at % rows, at / rows, x) } else { see(at / cols, at % cols, x) }
+            for (at, &x) in (first..rows * whole).zip(&block[..elements]).filter(|(at, _)| at % whole < cols) {
+                if turned { see(at % rows, at / rows, x) } else { see(at / whole, at % whole, x) }
             }
         }
     }
@@ -258,7 +295,7 @@ pub(crate) fn modules<'a>(
         found.entry(module).or_default()[which] = Some(at);
     }
     let pairs = found.into_iter().map(|(module, parts)| match parts {
-        [Some(a), Some(b), magnitude] => Ok((module.into(), Parts { a, b, magnitude })),
+        [Some(a), Some(b), magnitude] => Ok((module.into(), Parts { a, b, magnitude, vectors: None })),
         [a, ..] => {
             let (has, lacks) = if a.is_some() { ('A', 'B') } else { ('B', 'A') };
             Err(Problem::Unpaired { module: module.into(), has, lacks })
@@ -271,8 +308,15 @@ pub(crate) fn modules<'a>(
 fn turned(kind: Kind, module: &str, part: Part) -> bool {
     match kind {
         Kind::Peft => false,
-        Kind::Mlx => part != Part::Magnitude,
+        Kind::Mlx => matches!(part, Part::A | Part::B),
         Kind::Gguf => part == Part::A && module == GGUF_EMBEDDING,
+    }
+}
+
+/// Multiplies every row with its number, where there are numbers.
+fn scale_rows(values: &mut [f32], cols: usize, by: &[f32]) {
+    for (row, by) in values.chunks_exact_mut(cols).zip(by) {
+        row.iter_mut().for_each(|x| *x *= by);
     }
 }
 

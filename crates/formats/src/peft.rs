@@ -1,11 +1,12 @@
 //! PEFT LoRA adapters: `adapter_config.json` and `adapter_model.safetensors`.
 //!
 //! Read: the two files of a folder, checked against each other. Written: their encodings, to whatever is handed in;
-//! putting a file in its place is the store's work. LoRA with its scalings (`use_rslora`, patterns of ranks and alphas), DoRA's magnitudes and
-//! LoRA of embeddings are read; an adapter that uses anything else is refused by the name of the field, never applied in part.
+//! putting a file in its place is the store's work. LoRA with its scalings (`use_rslora`, patterns of ranks and alphas), DoRA's magnitudes,
+//! LoRA of embeddings and VeRA are read; an adapter that uses anything else is refused by the name of the field, never applied in part.
 
 mod config;
 mod patterns;
+mod vera;
 mod write;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use std::path::Path;
 
 pub use config::{AdapterConfig, Targets, scale};
 pub use patterns::Patterns;
+pub use vera::{SHARED, vector_names};
 pub use write::{TensorSpec, tensor_names, write_tensors};
 
 use crate::error::{Error, Result};
@@ -45,7 +47,7 @@ const BASE_LAYER: &str = ".base_layer.weight";
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[allow(missing_docs)] // The messages say what the fields are.
 pub enum Problem {
-    #[error("peft_type is {found}; only \"LORA\" is read")]
+    #[error("peft_type is {found}; only \"LORA\" and \"VERA\" are read")]
     NotLora { found: String },
     #[error("{field} is {found}, which pocketune does not support")]
     Unsupported { field: String, found: String },
@@ -67,6 +69,18 @@ pub enum Problem {
     Shape { tensor: String, found: Box<[usize]>, rank: usize, wanted: &'static str },
     #[error("the file holds no LoRA tensors")]
     NoTensors,
+    #[error(
+        "save_projection is false: its random matrices are PyTorch's own; save it in PEFT with save_projection=True"
+    )]
+    NoProjection,
+    #[error("the tensor {tensor} is missing, which all modules of VeRA share")]
+    NotShared { tensor: &'static str },
+    #[error("tensor {tensor:?} is not VeRA's (names end in .vera_lambda_d or .vera_lambda_b)")]
+    NotVera { tensor: String },
+    #[error("module {module:?} has a vera_lambda_{has} but no vera_lambda_{lacks}")]
+    OneVector { module: String, has: char, lacks: char },
+    #[error("tensor {tensor:?} has the shape {found:?}, where {wanted} is wanted")]
+    VeraShape { tensor: String, found: Box<[usize]>, wanted: String },
 }
 
 /// An adapter, mapped.
@@ -120,7 +134,8 @@ impl Adapter {
         let mut tensors = safetensors_file::read(&file, 0)?;
         // Where an end of the model is adapted PEFT writes a copy of the frozen matrix too; the model has it.
         tensors.retain(|info| !info.name.ends_with(BASE_LAYER));
-        let modules = parts(&tensors, &config).map_err(|problem| Error::Peft { path: file.path().into(), problem })?;
+        let modules = if config.vera { vera::parts(&tensors, &config) } else { parts(&tensors, &config) };
+        let modules = modules.map_err(|problem| Error::Peft { path: file.path().into(), problem })?;
         let files = [file];
         for info in &tensors {
             model::read(files[0].path(), &files, info)?;
@@ -159,7 +174,7 @@ impl Adapter {
         Some(self.read_pair(module, parts))
     }
 
-    fn read_pair<'a>(&'a self, module: &'a str, Parts { a, b, magnitude }: Parts) -> LoraPair<'a> {
+    fn read_pair<'a>(&'a self, module: &'a str, Parts { a, b, magnitude, .. }: Parts) -> LoraPair<'a> {
         LoraPair { module, a: self.tensor(a), b: self.tensor(b), magnitude: magnitude.map(|at| self.tensor(at)) }
     }
 

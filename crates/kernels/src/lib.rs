@@ -38,6 +38,7 @@ mod rows;
 pub mod shared_norm;
 mod tile;
 pub mod update;
+pub mod vera;
 
 pub use blocks::BlockType;
 pub use isa::Isa;

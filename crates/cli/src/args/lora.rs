@@ -87,6 +87,9 @@ impl LoraArgs {
                 "--fine-tune-type lora: --method dora trains magnitudes too; --method backprop does not".into(),
             ));
         }
+        if let Some(alpha) = self.lora_alpha.filter(|_| method == Method::Vera) {
+            return Err(Failure(format!("--lora-alpha {alpha}: VeRA has no alpha; its vectors are trained instead")));
+        }
         let rank = self.lora_rank.unwrap_or(defaults.rank);
         let layers = match self.num_layers.unwrap_or(-1) {
             -1 => Layers::All,

@@ -222,6 +222,8 @@ fn what_can_not_be_converted_is_refused_in_one_line() {
     let convert = |words: &str| place.pocketune("convert --output out").words(words);
     convert("--adapter adapter --to gguf").refuses(&["adapter", "--model"]);
     convert("--adapter adapter --to gguf").model(&other).refuses(&["adapter: module ", "and the model's has"]);
+    place.pocketune("train --iters 1 --method vera --lora-rank 4").into("vera").succeeds();
+    convert("--adapter vera --to mlx").refuses(&["how many inputs", "--model"]);
     convert("--adapter missing --to peft").refuses(&["missing: no such file or folder"]);
     convert("--to peft").with("--adapter", demo()).refuses(&["general.type is"]);
     convert("--adapter adapter --to onnx").misused(&["onnx"]);

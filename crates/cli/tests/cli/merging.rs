@@ -46,7 +46,7 @@ fn the_process_stays_within_its_budget() {
 
 #[test]
 fn a_merged_folder_computes_what_the_folder_does_with_its_adapter() {
-    for name in FOLDERS.into_iter().chain(["qwen2_dora", "llama_dora", "llama_ends"]) {
+    for name in FOLDERS.into_iter().chain(["qwen2_dora", "llama_dora", "llama_ends", "llama_vera"]) {
         let place = Place::new();
         let golden = Golden::new(name);
         let (folder, adapter) = (golden.folder(&place), golden.adapter());
@@ -75,7 +75,7 @@ fn a_merged_folder_computes_what_the_folder_does_with_its_adapter() {
 
 #[test]
 fn a_merged_file_computes_the_same_whatever_the_formats_of_model_and_adapter() {
-    for name in ["llama", "qwen2", "gemma3_text"] {
+    for name in ["llama", "qwen2", "gemma3_text", "llama_vera"] {
         let place = Place::new();
         let golden = Golden::new(name);
         let (folder, file) = (golden.folder(&place), golden.gguf(&place));

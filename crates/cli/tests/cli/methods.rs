@@ -32,7 +32,7 @@ fn every_method_goes_on_to_the_same_bytes_under_any_plan() {
         "backprop --approx-act",
         "backprop --ms-norm --ce-skip",
     ];
-    for method in ["lora-fa", "dora"].into_iter().chain(ZEROTH).chain(approximate) {
+    for method in ["lora-fa", "dora", "vera --lora-rank 24"].into_iter().chain(ZEROTH).chain(approximate) {
         let (whole, place) = (Place::new(), Place::new());
         let words = format!("--method {method}");
         train(&whole, &words).succeeds();
@@ -100,6 +100,25 @@ fn a_plan_has_the_two_bits_of_a_slope() {
     let (exact, stepped) = (step(""), step("--approx-act"));
     let saved = 24 * 128 * 4096 * 4 / 16 * 15;
     assert!(exact - stepped > saved * 9 / 10 && exact - stepped < saved * 11 / 10, "{exact} {stepped} {saved}");
+}
+
+#[test]
+fn random_matrices_that_modules_share_are_counted_once_and_stay_as_they_were_drawn() {
+    let place = Place::new();
+    let plan = |rank: usize| -> Value {
+        let plan = format!("plan --json --shape smollm2-135m --max-seq-length 64 --method vera --lora-rank {rank}");
+        serde_json::from_str(&place.pocketune(&plan).succeeds().stdout).unwrap()
+    };
+    let of = |plan: &Value| plan["chosen"]["memory"]["adapter"].as_u64().unwrap();
+    // 1,536 inputs and as many outputs at most, 30 blocks of seven linears with a number for each of the rank.
+    assert_eq!(of(&plan(256)) - of(&plan(128)), 4 * 128 * (1536 + 1536 + 30 * 7));
+    train_into(&place, "start", "--method vera --lora-rank 16 --iters 1").succeeds();
+    let on = train_into(&place, "end", "--method vera --iters 4").with("--init-adapter", place.path("start"));
+    on.succeeds();
+    let [start, end] = ["start", "end"].map(|folder| adapters::tensors(&place.path(folder)));
+    for (name, values) in &start {
+        assert_eq!(name.starts_with("base_model.vera_"), *values == end[name], "{name}");
+    }
 }
 
 #[test]
@@ -230,6 +249,12 @@ fn what_does_not_go_together_is_refused_with_what_does() {
         ("--method mezo --approx-act", "--method backprop has"),
         ("--method mezo --ms-norm", "--method backprop has"),
         ("--method mezo --ce-skip", "--method backprop has"),
+        ("--method vera --lora-rank-pattern q_proj=4", "one rank"),
+        ("--method vera --use-rslora", "no alpha"),
+        ("--method vera --lora-alpha 4", "no alpha"),
+        ("--method vera --lora-dropout 0.1", "without dropout"),
+        ("--method vera --lora-targets q_proj,lm_head", "linears of blocks"),
+        ("--method vera --fine-tune-type dora", "--method dora"),
     ] {
         train(&Place::new(), words).refuses(&[said]);
     }
@@ -238,4 +263,7 @@ fn what_does_not_go_together_is_refused_with_what_does() {
     train_into(&place, "plain", "--iters 1").succeeds();
     let from = train(&place, "--method dora").with("--init-adapter", place.path("plain"));
     from.stops(&["no magnitudes", "--method backprop"]);
+    train(&place, "--method vera").with("--init-adapter", place.path("plain")).stops(&["no VeRA", "--method backprop"]);
+    train_into(&place, "vera", "--iters 1 --method vera --lora-rank 8").succeeds();
+    train(&place, "--method mezo").with("--init-adapter", place.path("vera")).stops(&["VeRA's", "--method vera"]);
 }

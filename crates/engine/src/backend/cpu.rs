@@ -10,6 +10,7 @@ mod perturbed;
 mod state;
 mod turns;
 mod updates;
+mod vera;
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -547,6 +548,15 @@ impl Cpu {
                     let (grad, add) = self.gradient(lora.gb, &w, first_piece);
                     tn(&mut ctx(scratch), r(lora.h), r(g), n, rank, cols, grad, start(add));
                 }
+            }
+            Instr::VeraDown { vera, x, h, scratch } => self.vera_down(vera, r(x), n, w(h), ctx(scratch)),
+            Instr::VeraDownBackward { vera, gh, gx: (gx, add), scratch } => {
+                self.vera_down_backward(vera, r(gh), n, (w(gx), add), ctx(scratch));
+            }
+            Instr::VeraUp { vera, h, y, scratch } => self.vera_up(vera, r(h), n, w(y), w(scratch)),
+            Instr::VeraUpBackward { vera, h, g, gh, grads, scratch } => {
+                let grads = grads.map(|grad| self.gradient(grad, &w, first_piece));
+                self.vera_up_backward(vera, (r(h), r(g)), n, gh.map(w), grads, w(scratch));
             }
             Instr::Rope { table, d, pairs, x, inverse } => {
                 let (RopeId(table), width) = (table, program.buffers[x.0].cols.unwrap_or(d));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use pocketune_formats::lora::{Kind, LoraFile, transposed};
 
-use crate::convert::{check_end, gguf_module, linears};
+use crate::convert::{check_end, fit, gguf_module, linears};
 use crate::error::{Error, Result};
 use crate::graph::{Target, hugging_face_row, llama_row};
 use crate::model::Model;
@@ -60,7 +60,8 @@ impl Changes {
                 let fault = "a scale is a number".into();
                 return Err(Error::Option { option: "scale", value: factor.to_string(), fault });
             }
-            let file = LoraFile::open(path)?;
+            let mut file = LoraFile::open(path)?;
+            fit(path, &mut file, Some(model))?;
             if file.pairs.iter().any(|pair| pair.has_magnitude()) && *factor != 0.0 {
                 if *factor != 1.0 {
                     let fault = "an adapter with magnitudes (DoRA) is merged whole, with a scale of 1".into();

@@ -24,6 +24,9 @@ pub struct LoraSpec {
     pub stabilized: bool,
     /// Whether the rows of every adapted matrix get a magnitude that is trained beside their direction (DoRA).
     pub dora: bool,
+    /// Whether all modules share two random matrices that stay as they are, and train a vector on either side of the second (VeRA). There is
+    /// no alpha then.
+    pub vera: bool,
     /// The share of an adapter's inputs that is dropped while it is trained.
     pub dropout: f32,
     /// Whether first factors stay as they began, so that their gradient, their state and their input are not needed (LoRA-FA).
@@ -48,6 +51,7 @@ impl Default for LoraSpec {
             alphas: Patterns::default(),
             stabilized: false,
             dora: false,
+            vera: false,
             dropout: 0.0,
             frozen_a: false,
             derivatives: Derivatives::default(),
@@ -129,6 +133,9 @@ impl LoraSpec {
         if let Some(end) = end.filter(|_| self.dora || self.dropout > 0.0) {
             return fault("lora-targets", end.into(), "at the ends of a model there is neither DoRA nor dropout here");
         }
+        if self.vera {
+            self.check_vera()?;
+        }
         if self.dora && self.dropout > 0.0 {
             // PEFT then multiplies with the frozen matrix twice, once with the dropped inputs.
             return fault("lora-dropout", self.dropout.to_string(), "DoRA is trained without dropout here");
@@ -196,23 +203,26 @@ pub struct Module {
     pub rows: usize,
     /// When the file holds the rows in llama.cpp's order: elements of a head. Adapter files use Hugging Face's order.
     pub permuted: Option<usize>,
-    /// The first factor, `[rank, in]`.
+    /// The first factor, `[rank, in]`; with VeRA the one that is shared, held transposed: `[largest in, rank]`.
     pub a: ParamId,
-    /// The second, held transposed: `[rank, out]`.
+    /// The second, held transposed: `[rank, out]`; with VeRA the one that is shared, `[largest out, rank]`.
     pub b: ParamId,
     /// The lengths of the rows, with DoRA.
     pub magnitude: Option<ParamId>,
+    /// VeRA's vectors, of the rank and of the outputs, the latter in the order of the model's file.
+    pub lambdas: Option<[ParamId; 2]>,
 }
 
 impl Module {
-    /// Its trainable matrices, and what PEFT calls each.
+    /// Its own matrices, and what PEFT calls each.
     pub fn params(&self) -> impl Iterator<Item = (ParamId, &'static str)> + use<> {
         let magnitude = self.magnitude.map(|id| (id, "lora_magnitude_vector"));
-        let [a, b] = match self.target {
+        let names = match self.target {
+            _ if self.lambdas.is_some() => ["vera_lambda_d", "vera_lambda_b"],
             Target::Embedding => ["lora_embedding_A", "lora_embedding_B"],
             _ => ["lora_A", "lora_B"],
         };
-        [(self.a, a), (self.b, b)].into_iter().chain(magnitude)
+        self.lambdas.unwrap_or([self.a, self.b]).into_iter().zip(names).chain(magnitude)
     }
 
     /// Where the file keeps the row that Hugging Face's order calls `row`: llama.cpp stores row `j + p d/2` of a head at `2 j + p`.

@@ -172,6 +172,9 @@ impl<'a> Builder<'a> {
         let Projection { target, rows, bias, role, permuted } = linear;
         let name = target.path(self.graph.naming).expect("families ask for linears that they have");
         let (path, cols) = (self.name(name), self.cols(x));
+        if self.lora.is_some_and(|lora| lora.vera) {
+            return self.linear_with_vera(x, &path, linear);
+        }
         let adapter = self.adapter(x, &path, target, rows, permuted);
         let weight = self.weight(WeightDecl { name: format!("{path}.weight"), rows, cols });
         let bias = bias.then(|| self.vector(format!("{path}.bias"), rows, 0.0));
@@ -193,6 +196,29 @@ impl<'a> Builder<'a> {
         out
     }
 
+    /// A linear with what VeRA adds to it, where the specification has it there.
+    fn linear_with_vera(&mut self, x: ValueId, path: &str, linear: Projection) -> ValueId {
+        let Projection { target, rows, bias, role, permuted } = linear;
+        let (cols, name) = (self.cols(x), last_word(target.path(self.graph.naming).unwrap_or_default()));
+        let adapted =
+            |lora: &&LoraSpec, block: usize| lora.layers.contains(block, self.blocks) && lora.targets.contains(&target);
+        let rank = self.lora.zip(self.block).filter(|(lora, block)| adapted(lora, *block)).map(|(lora, _)| lora.rank);
+        let vera = rank.map(|rank| self.graph.add_vera(path, target, [cols, rows], permuted, rank));
+        let h = vera.map(|vera| {
+            let h = self.value("lora", Role::LowRank, vera.rank);
+            self.node(Op::VeraDown(vera), &[x], &[h]);
+            h
+        });
+        let weight = self.weight(WeightDecl { name: format!("{path}.weight"), rows, cols });
+        let bias = bias.then(|| self.vector(format!("{path}.bias"), rows, 0.0));
+        let out = self.value(name, role, rows);
+        self.node(Op::Linear { weight, bias, lora: None }, &[x], &[out]);
+        let Some((vera, h)) = vera.zip(h) else { return out };
+        let sum = self.value(name, role, rows);
+        self.node(Op::VeraUp(vera), &[out, h], &[sum]);
+        sum
+    }
+
     /// A module with its params.
     fn module(
         &mut self,
@@ -209,7 +235,8 @@ impl<'a> Builder<'a> {
         };
         let (a, b) = (param(rank, cols, !lora.frozen_a), param(rank, rows, true));
         let magnitude = lora.dora.then(|| param(1, rows, true));
-        self.graph.modules.push(Module { path: path.into(), target, cols, rows, permuted, a, b, magnitude });
+        let path = path.into();
+        self.graph.modules.push(Module { path, target, cols, rows, permuted, a, b, magnitude, lambdas: None });
         module
     }
 

@@ -5,7 +5,7 @@ use pocketune_kernels::attention::{Heads, Window};
 use pocketune_kernels::levels::Steps;
 use pocketune_kernels::rope::Pairs;
 
-use super::{Added, Factors, Graph, Node, Norm, ParamId, RopeId, ValueId, VectorId, WeightId};
+use super::{Added, Factors, Graph, Node, Norm, ParamId, RopeId, ValueId, VectorId, Vera, WeightId};
 
 /// A coarse operation. The derivative of each lies beside its forward in the kernel of the same name.
 #[derive(Clone, Debug)]
@@ -65,6 +65,10 @@ pub enum Op {
         /// The magnitudes.
         m: ParamId,
     },
+    /// The product with the matrix that all of VeRA's modules share: `x -> h = x Aᵀ`.
+    VeraDown(Vera),
+    /// What VeRA adds to a linear, in its place: `y, h -> y + ((h ∘ d) Bᵀ) ∘ b`.
+    VeraUp(Vera),
     /// Rotary positions, in place: `x -> y`.
     Rope {
         /// The angles.
@@ -115,6 +119,7 @@ impl Op {
             Op::LoraDown { a, .. } => vec![*a],
             Op::Linear { lora: Some((b, _)), .. } => vec![*b],
             Op::Magnitude { m, .. } => vec![*m],
+            Op::VeraUp(vera) => vec![vera.lambda_d, vera.lambda_b],
             Op::Embed { lora: Some(lora), .. } | Op::CrossEntropy { lora: Some(lora), .. } => vec![lora.a, lora.b],
             _ => Vec::new(),
         }
@@ -123,7 +128,7 @@ impl Op {
     /// The input that its output takes the place of.
     pub const fn in_place(&self) -> Option<usize> {
         match self {
-            Op::Rope { .. } | Op::Activation { act: Act::Relu, .. } => Some(0),
+            Op::Rope { .. } | Op::VeraUp(_) | Op::Activation { act: Act::Relu, .. } => Some(0),
             Op::Add => Some(1),
             _ => None,
         }
@@ -141,6 +146,8 @@ impl Node {
             Op::Linear { lora: Some(_), .. } => vec![self.inputs[1]],
             // gW = gᵀ x.
             Op::Linear { .. } if graph.whole => vec![self.inputs[0]],
+            // gd = Σ gh ∘ h, and gb = Σ g ∘ u with u made of h again.
+            Op::VeraUp(_) => vec![self.inputs[1]],
             // gm = sum of g z / n.
             Op::Magnitude { .. } => vec![self.inputs[0]],
             Op::Norm(norm) if any || graph.trained_vector(norm.weight).is_some() => vec![self.inputs[0]],
@@ -167,6 +174,8 @@ impl Node {
                 matrix(*weight) + lora.map_or(0.0, |(b, _)| 2.0 * graph.params[b.0].len() as f64)
             }
             Op::LoraDown { a, .. } => 2.0 * graph.params[a.0].len() as f64,
+            Op::VeraDown(vera) => 2.0 * (vera.rank * vera.cols) as f64,
+            Op::VeraUp(vera) => 2.0 * (vera.rank * vera.rows) as f64,
             Op::CrossEntropy { weight, lora, .. } => {
                 let adapter =
                     |lora: Factors| 2.0 * (graph.params[lora.a.0].len() + graph.params[lora.b.0].len()) as f64;

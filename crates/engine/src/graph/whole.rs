@@ -44,6 +44,7 @@ impl Graph {
     pub fn name_of(&self, id: ParamId) -> &str {
         match self.params[id.0].of {
             Of::Module(module) => &self.modules[module].path,
+            Of::Shared => "the matrices that VeRA's modules share",
             Of::Matrix(WeightId(id)) => &self.weights[id].name,
             Of::Vector(VectorId(id)) => &self.vectors[id].name,
         }

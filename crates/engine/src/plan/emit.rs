@@ -5,6 +5,7 @@ mod backward;
 mod forward;
 mod order;
 mod scratch;
+mod vera;
 mod whole;
 
 use std::ops::Range;

@@ -62,6 +62,11 @@ pub(super) fn work(instr: &Instr, graph: &Graph) -> Work {
             Work { head: 2.0 * how.times as f64 * matrix(weight), ..none }
         }
         Instr::LoraDown { a, .. } => Work { thin: param(a), ..none },
+        Instr::VeraDown { vera, .. } | Instr::VeraDownBackward { vera, .. } => {
+            Work { thin: 2.0 * (vera.rank * vera.cols) as f64, ..none }
+        }
+        Instr::VeraUp { vera, .. } => Work { thin: 2.0 * (vera.rank * vera.rows) as f64, ..none },
+        Instr::VeraUpBackward { vera, .. } => Work { thin: 4.0 * (vera.rank * vera.rows) as f64, ..none },
         Instr::Attention { heads, .. } | Instr::CachedAttention { heads, .. } => {
             Work { attention: ATTENTION * (heads.queries * heads.d) as f64, window: heads.window, ..none }
         }

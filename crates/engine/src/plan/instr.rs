@@ -6,7 +6,7 @@ use pocketune_kernels::levels::Steps;
 use pocketune_kernels::rope::Pairs;
 
 use super::{Buf, Learning};
-use crate::graph::{Added, Factors, Norm, ParamId, RopeId, VectorId, WeightId};
+use crate::graph::{Added, Factors, Norm, ParamId, RopeId, VectorId, Vera, WeightId};
 
 /// How an instruction uses a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +143,34 @@ pub enum Instr {
         g: Buf,
         gz: (Buf, bool),
         gm: Grad,
+    },
+    VeraDown {
+        vera: Vera,
+        x: Buf,
+        h: Buf,
+        scratch: Buf,
+    },
+    VeraDownBackward {
+        vera: Vera,
+        gh: Buf,
+        gx: (Buf, bool),
+        scratch: Buf,
+    },
+    /// Adds to `y`.
+    VeraUp {
+        vera: Vera,
+        h: Buf,
+        y: Buf,
+        scratch: Buf,
+    },
+    /// Gradients of both vectors, and of `h` where something is differentiated before it.
+    VeraUpBackward {
+        vera: Vera,
+        h: Buf,
+        g: Buf,
+        gh: Option<Buf>,
+        grads: [Grad; 2],
+        scratch: Buf,
     },
     Rope {
         table: RopeId,
@@ -442,6 +470,28 @@ impl Instr {
                     lora.gh.into_iter().for_each(|gh| see(gh, Write));
                     grad(see, lora.gb);
                 }
+                see(scratch, Write);
+            }
+            Instr::VeraDown { x, h, scratch, .. } => {
+                see(x, Read);
+                see(h, Write);
+                see(scratch, Write);
+            }
+            Instr::VeraDownBackward { gh, gx, scratch, .. } => {
+                see(gh, Read);
+                target(see, gx);
+                see(scratch, Write);
+            }
+            Instr::VeraUp { h, y, scratch, .. } => {
+                see(h, Read);
+                see(y, Update);
+                see(scratch, Write);
+            }
+            Instr::VeraUpBackward { h, g, gh, grads, scratch, .. } => {
+                see(h, Read);
+                see(g, Read);
+                gh.into_iter().for_each(|gh| see(gh, Write));
+                grads.into_iter().for_each(|of| grad(see, of));
                 see(scratch, Write);
             }
             Instr::Rope { x, .. } => see(x, Update),

@@ -186,6 +186,7 @@ impl Clock<'_> {
                 }
             }
             Instr::LoraDown { .. } | Instr::LoraDownBackward { .. } => {}
+            Instr::VeraDown { .. } | Instr::VeraDownBackward { .. } => {}
             // Once a step, in whatever pieces: after the first the lengths are known.
             Instr::Lengths { weight, a, .. } => {
                 let (decl, rank) = (&graph.weights[weight.0], graph.params[a.0].rank as f64);

@@ -1,6 +1,8 @@
 //! The adapter between its file and the arena: fresh values, values from an adapter of any kind, and the way back to a PEFT folder, in
 //! Hugging Face's row order.
 
+mod vera;
+
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
@@ -23,6 +25,9 @@ const INIT_STREAM: u64 = 1 << 32;
 
 /// Fills the adapter as PEFT does: A uniform in `±1/sqrt(in)`, B zero, magnitudes the lengths of the rows; of an embedding A zero and B normal.
 pub fn initialise(cpu: &mut Cpu, graph: &Graph, seed: u64) {
+    if graph.modules.iter().any(|module| module.lambdas.is_some()) {
+        return vera::initialise(cpu, graph, seed);
+    }
     for (at, module) in graph.modules.iter().enumerate() {
         let numbers = Philox::new(seed, INIT_STREAM + at as u64);
         let bound = 1.0 / (module.cols as f32).sqrt();
@@ -85,6 +90,7 @@ pub(super) fn of_config(config: &AdapterConfig, plain: LoraSpec) -> LoraSpec {
         alphas: Patterns(alphas.collect()),
         stabilized: config.stabilized,
         dora: config.dora,
+        vera: config.vera,
         dropout: config.dropout as f32,
         ..plain
     }
@@ -134,6 +140,10 @@ pub fn load(cpu: &mut Cpu, graph: &Graph, config: &Config, path: &Path, adapter:
         if Target::ENDS.contains(&module.target) && adapter.kind != Kind::Peft {
             convert::check_end(path, &pair.module, Some(config))?;
         }
+        if module.lambdas.is_some() {
+            vera::load(cpu, graph, module, adapter, pair, &fault)?;
+            continue;
+        }
         let rank = graph.params[module.a.0].rank;
         // Rows of a GGUF file lie in llama.cpp's order.
         let turned = convert::turned(config, module.target).filter(|_| adapter.kind == Kind::Gguf);
@@ -153,7 +163,7 @@ pub fn load(cpu: &mut Cpu, graph: &Graph, config: &Config, path: &Path, adapter:
             adapter.each(pair, part, |at, col, x| match part {
                 Part::A => to[at * module.cols + col] = x,
                 Part::B => to[col * module.rows + row(at)] = x,
-                Part::Magnitude => to[row(at)] = x,
+                _ => to[row(at)] = x,
             });
             if let Some(x) = to.iter().find(|x| !x.is_finite()) {
                 return Err(fault(format!("tensor {} holds {x}", info.name)));
@@ -186,7 +196,7 @@ pub fn save(
     beside: &Beside,
     folder: &Path,
 ) -> Result<()> {
-    let mut specs = Vec::new();
+    let mut specs = vera::shared(graph);
     for module in &graph.modules {
         for (id, _) in module.params() {
             if cpu.param(id).iter().any(|x| !x.is_finite()) {
@@ -195,6 +205,10 @@ pub fn save(
                     module.path
                 )));
             }
+        }
+        if module.lambdas.is_some() {
+            specs.extend(vera::vectors(graph, module));
+            continue;
         }
         let [a, b, m] = peft::tensor_names(&module.path, module.target == Target::Embedding);
         let rank = graph.params[module.a.0].rank;
@@ -233,6 +247,7 @@ pub fn config(graph: &Graph, spec: &LoraSpec, base_model: &str) -> AdapterConfig
         alphas: Patterns(spec.alphas.0.iter().map(|(name, alpha)| (name.clone(), f64::from(*alpha))).collect()),
         stabilized: spec.stabilized,
         dora: spec.dora,
+        vera: spec.vera,
         dropout: share(spec.dropout),
         targets: peft::Targets::Modules(target_modules(graph, spec)),
         layers: some.then_some(blocks_used),
@@ -272,9 +287,10 @@ fn share(share: f32) -> f64 {
 /// Writes tensor `at`: params stand in the order of their numbers.
 fn write(cpu: &Cpu, graph: &Graph, at: usize, out: &mut dyn Write) -> std::io::Result<()> {
     let (id, param) = (ParamId(at), graph.params[at]);
-    let Of::Module(module) = param.of else { unreachable!("an adapter is made of modules") };
-    let (module, values) = (&graph.modules[module], cpu.param(id));
-    if id == module.a {
+    let values = cpu.param(id);
+    let Of::Module(module) = param.of else { return vera::write_shared(values, param, id == ParamId(0), out) };
+    let module = &graph.modules[module];
+    if id == module.a || module.lambdas.is_some_and(|[d, _]| id == d) {
         return out.write_all(bytemuck::cast_slice(values));
     }
     (0..values.len()).try_for_each(|i| out.write_all(&values[place(module, id, param.rank, i)].to_le_bytes()))

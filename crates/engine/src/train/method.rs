@@ -17,6 +17,8 @@ pub enum Method {
     LoraFa,
     /// Gradients of factors and magnitudes.
     Dora,
+    /// Gradients of two vectors for each linear, around random matrices that all share.
+    Vera,
     /// The slope along one direction, from losses on both of its sides.
     Mezo,
     /// The same, with the largest numbers left where they are.
@@ -60,10 +62,11 @@ pub struct Defaults {
 
 impl Method {
     /// All of them.
-    pub const ALL: [Method; 17] = [
+    pub const ALL: [Method; 18] = [
         Method::Backprop,
         Method::LoraFa,
         Method::Dora,
+        Method::Vera,
         Method::Mezo,
         Method::SparseMezo,
         Method::Fzoo,
@@ -86,6 +89,7 @@ impl Method {
             Method::Backprop => "backprop",
             Method::LoraFa => "lora-fa",
             Method::Dora => "dora",
+            Method::Vera => "vera",
             Method::Mezo => "mezo",
             Method::SparseMezo => "sparse-mezo",
             Method::Fzoo => "fzoo",
@@ -112,6 +116,9 @@ impl Method {
             }
             Method::Dora => {
                 "Exact gradients of factors and magnitudes, with the lengths of rows as constants, as its paper has them"
+            }
+            Method::Vera => {
+                "Exact gradients of two vectors for each linear, around two random matrices of rank 256 that all share and nobody trains"
             }
             Method::Mezo => {
                 "No gradient: an estimate of the slope along one random direction, from two exact losses; needs many more updates"
@@ -157,6 +164,7 @@ impl Method {
     pub const fn defaults(self) -> Defaults {
         match self {
             Method::Backprop | Method::LoraFa | Method::Dora => Defaults { rate: 1e-4, rank: 8, targets: "all-linear" },
+            Method::Vera => Defaults { rate: 4e-3, rank: 256, targets: "all-linear" },
             Method::Mezo | Method::SparseMezo | Method::Lozo | Method::Lezo => {
                 Defaults { rate: 1e-4, rank: 8, targets: "q_proj,v_proj" }
             }
@@ -237,6 +245,12 @@ impl Method {
             None => Ok(spec.clone()),
         };
         match self {
+            Method::Vera if given && !spec.vera => {
+                fault("the adapter to start from is no VeRA adapter; --method backprop trains it".into())
+            }
+            Method::Vera if spec.dora => fault("it is no DoRA; --method dora trains magnitudes".into()),
+            Method::Vera => Ok(LoraSpec { vera: true, ..spec }),
+            _ if spec.vera => fault("the adapter to start from is VeRA's; --method vera trains it".into()),
             Method::Backprop => Ok(spec),
             _ if self.trains_all() && given => {
                 fault("it trains the model itself; `pocketune merge` puts the adapter into it first".into())

@@ -63,7 +63,7 @@ pub fn check_first_gradients(sums: &[f64], graph: &Graph) -> Result<()> {
                 return Err(Error::Numbers(format!("the first gradient of {}.{factor} is not finite", module.path)));
             }
             // One of the factors begins at zero, and the other gets nothing before it moves.
-            if matches!(factor, "lora_B" | "lora_embedding_A") && sum == 0.0 {
+            if matches!(factor, "lora_B" | "lora_embedding_A" | "vera_lambda_b") && sum == 0.0 {
                 return Err(Error::Numbers(format!(
                     "no gradient reached {}.{factor} in the first update; it would never be trained",
                     module.path

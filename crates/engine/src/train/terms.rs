@@ -121,9 +121,10 @@ impl Terms {
 
 /// What makes adapters other than plain LoRA.
 fn kind(lora: &LoraSpec) -> String {
-    let LoraSpec { ranks, alphas, stabilized, dora, dropout, .. } = lora;
+    let LoraSpec { ranks, alphas, stabilized, dora, vera, dropout, .. } = lora;
     let (ranks, alphas) = (&ranks.0, &alphas.0);
-    format!("rslora {stabilized}, dora {dora}, dropout {dropout}, ranks {ranks:?}, alphas {alphas:?}")
+    let vera = if *vera { "vera, " } else { "" };
+    format!("{vera}rslora {stabilized}, dora {dora}, dropout {dropout}, ranks {ranks:?}, alphas {alphas:?}")
 }
 
 pub(super) fn hex(sum: [u8; 32]) -> String {

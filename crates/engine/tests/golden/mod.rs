@@ -276,6 +276,11 @@ impl Case {
     fn named<'a>(&self, values: impl Fn(ParamId) -> &'a [f32]) -> Vec<(String, Vec<f32>)> {
         let mut named = Vec::new();
         for module in &self.graph.modules {
+            if let Some([d, b]) = module.lambdas {
+                let in_order = (0..module.rows).map(|row| values(b)[module.file_row(row)]).collect();
+                named.extend(peft::vector_names(&module.path).into_iter().zip([values(d).to_vec(), in_order]));
+                continue;
+            }
             let [a, b, m] = peft::tensor_names(&module.path, module.target == Target::Embedding);
             named.push((a, values(module.a).to_vec()));
             let (held, rank) = (values(module.b), self.graph.params[module.b.0].rank);

@@ -3,6 +3,8 @@
 //! PEFT adds fields with every version. A field that is unset (`null`, `false`, empty) can't change what the adapter
 //! means; one that is set must be known here to be harmless, or the adapter is refused by that field's name.
 
+mod vera;
+
 use serde_json::{Map, Value, json};
 
 use super::{Patterns, Problem};
@@ -55,6 +57,8 @@ pub struct AdapterConfig {
     pub stabilized: bool,
     /// `use_dora`: whether modules have magnitudes beside the factors.
     pub dora: bool,
+    /// `peft_type` is `VERA`: all modules share two random matrices and have two vectors each. The scale is 1 then.
+    pub vera: bool,
     /// `lora_dropout`: the share of an adapter's inputs that training drops.
     pub dropout: f64,
     /// `target_modules`.
@@ -77,6 +81,15 @@ pub enum Targets {
     AllLinear,
 }
 
+impl Targets {
+    fn to_json(&self) -> Value {
+        match self {
+            Targets::Modules(names) => json!(names),
+            Targets::AllLinear => json!("all-linear"),
+        }
+    }
+}
+
 impl AdapterConfig {
     /// The rank of the module at `path`.
     pub fn rank_of(&self, path: &str) -> usize {
@@ -95,10 +108,11 @@ impl AdapterConfig {
     pub fn from_json(fields: &Map<String, Value>) -> Result<Self> {
         match fields.get("peft_type") {
             Some(Value::String(ty)) if ty == "LORA" => {}
+            Some(Value::String(ty)) if ty == "VERA" => return vera::from_json(fields),
             Some(found) => return Err(Problem::NotLora { found: shown(found) }),
             None => return Err(Problem::Missing { field: "peft_type" }),
         }
-        refuse_unsupported(fields)?;
+        refuse_unsupported(fields, &READ)?;
         Ok(Self {
             rank: rank(fields)?,
             alpha: alpha(fields)?,
@@ -106,7 +120,8 @@ impl AdapterConfig {
             alphas: patterns(fields, "alpha_pattern", "names of modules, each with a number of at least 0", positive)?,
             stabilized: flag(fields, "use_rslora")?,
             dora: flag(fields, "use_dora")?,
-            dropout: dropout(fields)?,
+            vera: false,
+            dropout: dropout(fields, "lora_dropout")?,
             targets: targets(fields)?,
             layers: layers(fields)?,
             base_model: base_model(fields)?,
@@ -116,10 +131,10 @@ impl AdapterConfig {
 
     /// The content of an `adapter_config.json` that PEFT loads without a warning.
     pub fn to_json(&self) -> String {
-        let targets = match &self.targets {
-            Targets::Modules(names) => json!(names),
-            Targets::AllLinear => json!("all-linear"),
-        };
+        let targets = self.targets.to_json();
+        if self.vera {
+            return vera::to_json(self, &targets);
+        }
         let fields = json!({
             "peft_type": "LORA",
             "task_type": self.task,
@@ -143,10 +158,11 @@ impl AdapterConfig {
     }
 }
 
-fn refuse_unsupported(fields: &Map<String, Value>) -> Result<()> {
+/// Refuses what is set, and neither harmless nor `read`.
+fn refuse_unsupported(fields: &Map<String, Value>, read: &[&str]) -> Result<()> {
     for (field, value) in fields {
         let fine = match (field.as_str(), value) {
-            (name, _) if READ.contains(&name) || HARMLESS.contains(&name) => true,
+            (name, _) if read.contains(&name) || HARMLESS.contains(&name) => true,
             ("bias", Value::String(bias)) => bias == "none",
             // Other ways to begin (pissa, olora, corda, loftq) change the base model's weights as well.
             ("init_lora_weights", Value::String(init)) => matches!(&**init, "gaussian" | "eva" | "orthogonal"),
@@ -194,12 +210,12 @@ fn alpha(fields: &Map<String, Value>) -> Result<f64> {
     positive(found).ok_or_else(|| wrong("lora_alpha", found, "a number of at least 0"))
 }
 
-fn dropout(fields: &Map<String, Value>) -> Result<f64> {
-    match fields.get("lora_dropout") {
+fn dropout(fields: &Map<String, Value>, field: &'static str) -> Result<f64> {
+    match fields.get(field) {
         None | Some(Value::Null) => Ok(0.0),
         Some(found) => positive(found)
             .filter(|share| *share < 1.0)
-            .ok_or_else(|| wrong("lora_dropout", found, "a share of at least 0 and below 1")),
+            .ok_or_else(|| wrong(field, found, "a share of at least 0 and below 1")),
     }
 }
 

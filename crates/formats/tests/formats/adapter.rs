@@ -145,7 +145,7 @@ fn what_is_not_plain_lora_is_refused_by_the_field() {
             "fan_in_fan_out is true, which pocketune does not support",
         ),
         ("\"use_bdlora\": null", "\"a_field_of_2030\": 7", "a_field_of_2030 is 7, which pocketune does not support"),
-        ("\"LORA\"", "\"IA3\"", "peft_type is \"IA3\"; only \"LORA\" is read"),
+        ("\"LORA\"", "\"IA3\"", "peft_type is \"IA3\"; only \"LORA\" and \"VERA\" are read"),
         ("\"r\": 4", "\"r\": 0", "r is 0, where a whole number of at least 1 is wanted"),
         ("\"lora_alpha\": 6", "\"lora_alpha\": \"6\"", "lora_alpha is \"6\", where a number of at least 0 is wanted"),
         ("\"lora_alpha\": 6,", "", "the field lora_alpha is missing"),

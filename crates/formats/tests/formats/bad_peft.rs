@@ -23,7 +23,7 @@ fn configurations_that_are_no_plain_lora_are_refused() {
         ("{".to_string(), "malformed JSON: EOF while parsing an object"),
         ("[]".into(), "malformed JSON: invalid type: sequence, expected a map"),
         ("{}".into(), "the field peft_type is missing"),
-        (replaced("\"LORA\"", "null"), "peft_type is null; only \"LORA\" is read"),
+        (replaced("\"LORA\"", "null"), "peft_type is null; only \"LORA\" and \"VERA\" are read"),
         (replaced("\"r\": 4", "\"r\": -4"), "r is -4, where a whole number of at least 1 is wanted"),
         (replaced("\"r\": 4", "\"r\": 4.5"), "r is 4.5, where a whole number of at least 1 is wanted"),
         (replaced("\"r\": 4", "\"r\": 1e300"), "r is 1e+300, where a whole number of at least 1 is wanted"),
@@ -129,4 +129,45 @@ fn tensors_that_are_no_pairs_of_the_rank_are_refused() {
         let line = said(place.path());
         assert!(line.starts_with(&format!("DIR/adapter_model.safetensors: {sentence}")), "{line}");
     }
+}
+
+#[test]
+fn a_vera_adapter_that_lacks_its_random_matrices_or_a_vector_is_refused() {
+    const CONFIG: &str = r#"{"peft_type":"VERA","r":2,"target_modules":["q_proj"]}"#;
+    let of = |tensors: &[(&str, &[usize])]| {
+        let mut at = 0;
+        let entries = tensors.iter().map(|(name, shape)| {
+            let (start, bytes) = (at, 4 * shape.iter().product::<usize>());
+            at += bytes;
+            format!(r#""{name}":{{"dtype":"F32","shape":{shape:?},"data_offsets":[{start},{}]}}"#, start + bytes)
+        });
+        let header = format!("{{{}}}", entries.collect::<Vec<_>>().join(","));
+        [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; at]].concat()
+    };
+    let (d, b) = ("base_model.model.l.q_proj.vera_lambda_d", "base_model.model.l.q_proj.vera_lambda_b");
+    let shared: [(&str, &[usize]); 2] = [("base_model.vera_A", &[2, 3]), ("base_model.vera_B", &[4, 2])];
+    let with = |vectors: &[(&'static str, &'static [usize])]| of(&[&shared[..], vectors].concat());
+    for (config, tensors, sentence) in [
+        (
+            CONFIG.replace('}', r#","save_projection":false}"#),
+            with(&[(d, &[2]), (b, &[4])]),
+            "save_projection is false",
+        ),
+        (CONFIG.into(), of(&[(d, &[2]), (b, &[4])]), "the tensor base_model.vera_A is missing"),
+        (CONFIG.into(), with(&[(d, &[2])]), "has a vera_lambda_d but no vera_lambda_b"),
+        (CONFIG.into(), with(&[(d, &[3]), (b, &[4])]), "where [2] is wanted"),
+        (CONFIG.into(), with(&[(d, &[2]), (b, &[5])]), "where at most [4] is wanted"),
+        (CONFIG.into(), with(&[(d, &[2]), (b, &[4]), ("base_model.model.l.lora_A.weight", &[2, 3])]), "is not VeRA's"),
+        (CONFIG.into(), with(&[]), "holds no LoRA tensors"),
+    ] {
+        let place = Place::new();
+        place.file("adapter_config.json", config);
+        place.file("adapter_model.safetensors", tensors);
+        let line = said(place.path());
+        assert!(line.contains(sentence), "{line}");
+    }
+    let place = Place::new();
+    place.file("adapter_config.json", CONFIG);
+    place.file("adapter_model.safetensors", with(&[(d, &[2]), (b, &[4])]));
+    assert!(Adapter::open(place.path()).is_ok());
 }

@@ -93,7 +93,7 @@ impl Cpu {
     pub fn quicken(&mut self, graph: &Graph, times: f32) {
         let first = |id: usize| match self.of[id] {
             Of::Module(module) => graph.modules[module].a == ParamId(id),
-            Of::Matrix(_) | Of::Vector(_) => true,
+            Of::Shared | Of::Matrix(_) | Of::Vector(_) => true,
         };
         self.quicker = (0..self.ranks.len()).map(|id| if first(id) { 1.0 } else { times }).collect();
     }

@@ -52,6 +52,25 @@ impl Emitter<'_> {
                 self.linear(node, *weight, *lora, g);
                 self.learn_linear(*weight, *bias, input(0), g);
             }
+            Op::VeraUp(vera) => {
+                let h = input(1);
+                let gh = self.needs[h.0].then(|| {
+                    let gh = self.value_buffer(h, Kind::Work);
+                    self.set_grad(h, gh);
+                    gh
+                });
+                let ids = [vera.lambda_d, vera.lambda_b];
+                let (scratch, grads) = (self.scratch(self.vera_up_backward(*vera)), ids.map(|id| self.grad(id)));
+                self.instrs.push(Instr::VeraUpBackward { vera: *vera, h: self.at(h), g, gh, grads, scratch });
+                ids.into_iter().zip(grads).for_each(|(param, grad)| self.update(param, grad));
+                self.pass(input(0), g);
+            }
+            Op::VeraDown(vera) => {
+                if let Some(gx) = self.target(input(0)) {
+                    let scratch = self.scratch(self.vera_down(*vera));
+                    self.instrs.push(Instr::VeraDownBackward { vera: *vera, gh: g, gx, scratch });
+                }
+            }
             Op::Rope { table, d, pairs } => {
                 self.instrs.push(Instr::Rope { table: *table, d: *d, pairs: *pairs, x: g, inverse: true });
                 self.pass(input(0), g);

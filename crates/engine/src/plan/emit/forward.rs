@@ -20,7 +20,7 @@ impl Emitter<'_> {
     }
 
     fn define(&mut self, value: ValueId) -> Buf {
-        let kept = self.kept(value) || self.heir[value.0].is_some_and(|heir| self.kept(heir));
+        let kept = std::iter::successors(Some(value), |value| self.heir[value.0]).any(|value| self.kept(value));
         let buf = self.value_buffer(value, if kept { Kind::Checkpoint } else { Kind::Work });
         self.live[value.0] = Some(buf);
         buf
@@ -92,6 +92,14 @@ impl Emitter<'_> {
                     self.instrs.push(Instr::Lengths { module, weight, a: decl.a, b: decl.b, scale, scratch });
                 }
                 Instr::Magnitude { module, m: *m, bias: *bias, z: self.at(input(0)), out: self.define(node.outputs[0]) }
+            }
+            Op::VeraDown(vera) => {
+                let scratch = self.scratch(self.vera_down(*vera));
+                Instr::VeraDown { vera: *vera, x: self.at(input(0)), h: self.define(node.outputs[0]), scratch }
+            }
+            Op::VeraUp(vera) => {
+                let (h, scratch) = (self.at(input(1)), self.scratch(self.vera_up(*vera)));
+                Instr::VeraUp { vera: *vera, h, y: self.take_over(input(0), node.outputs[0]), scratch }
             }
             Op::Rope { table, d, pairs } => {
                 let x = self.take_over(input(0), node.outputs[0]);
