@@ -191,6 +191,39 @@ fn the_best_model_is_kept_and_measured() {
 }
 
 #[test]
+fn a_run_that_began_from_a_folder_ends_in_one_with_the_same_numbers() {
+    // Rows in llama.cpp's order, biases, and norms that are stored less one.
+    for case in ["llama", "qwen2", "gemma3_text"] {
+        let (place, golden) = (Place::new(), Golden::new(case));
+        let (folder, data) = (golden.folder(&place), place.texts("data.jsonl", &golden.records()));
+        let train = |into: &'static str, words: &str| {
+            let run = place.pocketune("train --method full --iters 3 --batch-size 2 --precision f32 --store f32");
+            run.words(words).words("--learning-rate 1e-3").model(&folder).data(&data).into(into)
+        };
+        train("run", "").succeeds();
+        for file in ["config.json", "tokenizer.json"] {
+            let read = |folder: &Path| std::fs::read(folder.join(file)).unwrap();
+            assert_eq!(read(&folder), read(&place.path("run/model")), "{file}");
+        }
+        let again = place.pocketune("quantize --type f32").model(place.path("run/model"));
+        again.with("--output", place.path("again.gguf")).succeeds();
+        let off = distance(&sampled(&place.path("again.gguf")), &sampled(&place.path("run/model.gguf")));
+        assert!(off < 1e-6, "{case}: the folder is off by {off:e}");
+        train("stopped", "--time-limit 1ms").stops_early();
+        assert!(!place.path("stopped/model").exists());
+        train("stopped", "--resume auto").succeeds();
+        let shards = if case == "llama" { &["model-00001-of-00002", "model-00002-of-00002"][..] } else { &["model"] };
+        let model = |run: &str| -> Vec<Vec<u8>> {
+            let path = |shard: &&str| place.path(run).join(format!("model/{shard}.safetensors"));
+            shards.iter().map(|shard| std::fs::read(path(shard)).unwrap()).collect()
+        };
+        assert!(model("run") == model("stopped"), "{case}");
+        place.pocketune("erase --adapter").word(place.path("run")).succeeds();
+        assert!(!place.path("run").exists());
+    }
+}
+
+#[test]
 fn what_does_not_go_with_all_parameters_is_refused_with_what_does() {
     let place = Place::new();
     floats(&place);
