@@ -67,11 +67,16 @@ class Whole:
         self.model.zero_grad()
         loss = self.model(**self.batch).loss
         loss.backward()
-        for at, (hf, p) in enumerate(self.named.items()):
-            heads, scale, g = self.heads(hf), self.shifted(hf), p.grad.numpy()
-            g = g / scale if scale else permute(g, heads) if heads else g
-            self.theta[hf] = update(hf, self.theta[hf], g)
+        gradients = {hf: self.gradient(hf, p.grad.numpy()) for hf, p in self.named.items()}
+        norm = math.sqrt(sum((g * g).sum() for g in gradients.values()))
+        scale = min(1, getattr(update, "limit", math.inf) / (norm + 1e-6))
+        for hf, g in gradients.items():
+            self.theta[hf] = update(hf, self.theta[hf], scale * g)
         return loss.item()
+
+    def gradient(self, hf, g):
+        heads, scale = self.heads(hf), self.shifted(hf)
+        return g / scale if scale else permute(g, heads) if heads else g
 
 
 class AdamW:
@@ -87,8 +92,10 @@ class AdamW:
 
 
 class Sgd:
-    def __init__(self, lr=0.1, decay=0.01):
-        self.lr, self.decay, self.t = lr, decay, 0
+    """Gradients whose norm together is above `limit` are scaled down to it, as PyTorch does."""
+
+    def __init__(self, lr=0.1, decay=0.01, limit=math.inf):
+        self.lr, self.decay, self.limit, self.t = lr, decay, limit, 0
 
     def __call__(self, name, p, g):
         return p - self.lr * (g + self.decay * (p.ndim == 2) * p)
@@ -236,6 +243,7 @@ class InTurns(AdamW):
 METHODS = {
     "full": AdamW,
     "lomo": Sgd,
+    "lomo-clipped": lambda: Sgd(limit=1),
     "adalomo": AdaLomo,
     "apollo": Apollo,
     "apollo-mini": lambda: Apollo(1, 128, True),

@@ -320,7 +320,7 @@ pub struct TrainArgs {
     /// Write what the run held as JSON lines, and FILE.svg with one step as planned and as measured.
     #[arg(long, value_name = "FILE")]
     pub memory_trace: Option<PathBuf>,
-    /// Scale an update's gradients down to this norm; they wait for each other then.
+    /// Scale an update's gradients down to this norm; they wait for each other then, and those of a model itself are made twice.
     #[arg(long, allow_negative_numbers = true)]
     pub max_grad_norm: Option<f32>,
     /// Skip updates whose loss lies this many standard deviations above the usual.

@@ -6,7 +6,7 @@ use clap::{ArgMatches, CommandFactory, ValueEnum};
 use pocketune::graph::Derivatives;
 use pocketune::model::{Model, Source};
 use pocketune::plan::{Machine, Plan, PolicyName};
-use pocketune::store::{MODEL, hidden_folder};
+use pocketune::store::{MODEL, MODEL_FOLDER, hidden_folder};
 use pocketune::train::{
     Budget, DataOptions, DataSource, Decay, Ending, Optimizer, PolicyChoice, Sampling, Schedule, Summary, TrainOptions,
     train,
@@ -209,8 +209,13 @@ fn next(args: &TrainArgs) -> String {
     let adapter = quoted(&args.adapter_path);
     if args.method.trains_all() {
         let model = quoted(&args.adapter_path.join(MODEL));
+        let folder = args.adapter_path.join(MODEL_FOLDER);
+        let again = match folder.join("config.json").exists() {
+            true => format!("          {}: the same as a Hugging Face folder\n", quoted(&folder)),
+            false => String::new(),
+        };
         return format!(
-            "\n  files   {model}: the model, and pocketune.yaml, which says how it was made\n  next    pocketune generate --model {model} --prompt \"…\"\n"
+            "\n  files   {model}: the model, and pocketune.yaml, which says how it was made\n{again}  next    pocketune generate --model {model} --prompt \"…\"\n"
         );
     }
     let next = match (&args.model, &args.data, args.records.task) {

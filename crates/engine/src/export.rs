@@ -4,6 +4,7 @@
 
 mod change;
 mod description;
+mod folder;
 mod joined;
 mod merge;
 mod quantize;
@@ -14,6 +15,7 @@ mod tensors;
 mod types;
 
 pub use change::Changes;
+pub use folder::{BESIDE, write_back};
 pub use joined::write_joined;
 pub use merge::{Merged, check_output, merge};
 pub use quantize::{Quantized, quantize};

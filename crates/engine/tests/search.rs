@@ -19,6 +19,7 @@ fn training(config: Config, length: usize, batch: usize, ty: BlockType) -> Task 
         lora: Some(LoraSpec::default()),
         length,
         groups: 1,
+        looks: 1,
         log: 0,
         batch,
         machine: Machine { threads: 2, isa: Isa::Scalar, precision: Precision::F32 },

@@ -2,6 +2,7 @@
 
 mod alone;
 mod batch;
+mod clipped;
 mod dropped;
 mod faint;
 mod head;
@@ -34,6 +35,7 @@ use crate::store;
 
 pub use alone::Alone;
 pub use batch::{Batch, Group, NO_LABEL, Noise, Outcome};
+use clipped::Aimed;
 use head::{Head, HeadAdapter};
 use learn::Lesson;
 pub use perturbed::{Aim, Law, MOST_DIRECTIONS, Sides, Still};
@@ -81,6 +83,8 @@ pub struct Cpu {
     dropped: Vec<bool>,
     /// Whose turn it is to learn, where blocks take turns.
     turn: Option<Turn>,
+    /// What gradients are made for.
+    aimed: Aimed,
     /// Where matrices move to in programs that perturb.
     aim: Option<Aim>,
     /// Elements of each matrix above this magnitude stay where they are; below zero, all do.
@@ -126,6 +130,7 @@ impl Cpu {
             blocks: graph.blocks_of_params(),
             dropped: vec![false; graph.blocks],
             turn: Turn::new(graph),
+            aimed: Aimed::Applied(1.0),
             aim: None,
             limits: vec![f32::INFINITY; graph.params.len()],
             sums: vec![Cell::default(); MOST_DIRECTIONS + 1],
@@ -318,7 +323,7 @@ impl Cpu {
                     }
                     self.step(program, instr, batch, window.clone(), past, rule, &mut outcome)?;
                     done(instr);
-                    updated |= instr.updates();
+                    updated |= instr.updates() && !self.is_measuring();
                     // A loss that is no number is not below either.
                     let fine = outcome.loss / (outcome.targets.max(1) as f64) < self.loss_limit;
                     if trains && matches!(instr, Instr::CrossEntropy { .. }) && !fine {
@@ -641,8 +646,15 @@ impl Cpu {
                     nn(&mut ctx, factor(lora.b), h, 1, w(out), Start::Output, None);
                 }
             }
+            Instr::Update { grad, .. } if self.is_measuring() => {
+                let squares = elementwise::square_sum(r(grad));
+                self.measures(squares);
+            }
             Instr::Update { param, grad, state } => {
-                let (grad, state) = (r(grad), state.map(w));
+                let (grad, state) = (w(grad), state.map(w));
+                if self.gradient_scale() != 1.0 {
+                    elementwise::scale(pool, grad, self.gradient_scale());
+                }
                 self.update(param, grad, state, rule.expect("a program that updates runs with a rule"))?;
             }
             Instr::NormGradient { eps, x, g, grad } => norm::weight_gradient(isa, r(x), eps, r(g), w(grad)),
@@ -655,7 +667,9 @@ impl Cpu {
                     let mut ctx = Ctx { pool, isa, precision: self.machine.precision, scratch: room };
                     tn_part(&mut ctx, (g, how.rows), strip, x, n, how.cols, grad, Start::Zero);
                 })?;
-                self.note(param, sum);
+                if !self.measures(sum) {
+                    self.note(param, sum);
+                }
             }
             Instr::LearnTable { weight, param, embedded, head, how, work } => {
                 let embedded = embedded.map(|(g, scale)| (r(g), scale));
@@ -668,7 +682,9 @@ impl Cpu {
                 let sum = self.learn(lesson, rule, w(work), &mut |strip, grad, room| {
                     self.table_gradient(weight, how, strip, embedded, head, batch, grad, room);
                 })?;
-                self.note(param, sum);
+                if !self.measures(sum) {
+                    self.note(param, sum);
+                }
             }
             // SAFETY: the buffer lives, untouched, until the matching `Spilled` or `Fetched`.
             Instr::Spill { from, at } => self.tickets[from.0] = unsafe { self.disk().write(r(from), at) },

@@ -2,14 +2,14 @@
 //! files are copied with the changed tensors in their places, so that everything else keeps its bytes; else a GGUF file is written as
 //! [`super::quantize`] writes it. It says how much of the change is left where types round it, and which type would keep it.
 
-use std::io::Write;
 use std::path::Path;
 
 use pocketune_formats::gguf::Header;
-use pocketune_formats::{BlockType, Mapped, PackedMatrix};
+use pocketune_formats::{BlockType, PackedMatrix};
 
 use super::change::Changes;
 use super::description::describe;
+use super::folder::{copy_with, write_files};
 use super::quantize::write_gguf;
 use super::room::threads;
 use super::rows::Rows;
@@ -18,23 +18,8 @@ use super::tensors::{Planned, planned};
 use super::types::{Fallback, dividing};
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::store::{self, FolderWriter};
+use crate::store;
 use crate::train::Budget;
-
-/// Files of a folder that go along, beside the tensors.
-const BESIDE: [&str; 11] = [
-    "config.json",
-    "generation_config.json",
-    "model.safetensors.index.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-];
 
 /// How many linears the types are tried on that might keep more.
 const TRIED: usize = 8;
@@ -72,7 +57,8 @@ pub fn merge(model: &Model, changes: &Changes, ty: Option<BlockType>, out: &Path
     let stream = || Stream::new(model.files.path(), threads(model, Some(changes), budget)?);
     let mut merged = Merged { modules: changes.tensors().len(), ..Merged::default() };
     if !is_gguf(out) {
-        write_folder(model, changes, &stream()?, out, &mut merged)?;
+        let stream = stream()?;
+        write_files(model, out, |number, sink| copy_changed(model, changes, number, &stream, sink, &mut merged))?;
     } else if let (None, true) = (ty, model.files.gguf().is_some()) {
         let stream = stream()?;
         store::write_file_with(out, |file| {
@@ -143,13 +129,8 @@ fn copy_changed(
     to: &mut Sink,
     merged: &mut Merged,
 ) -> Result<()> {
-    let file = &model.files.files()[number];
-    let mut changed: Vec<_> =
-        model.files.tensors().filter(|info| info.file == number && changes.has(&info.name)).collect();
-    changed.sort_unstable_by_key(|info| info.offset);
-    let mut at = 0;
-    for info in changed {
-        copy(file, at..info.offset, to)?;
+    let changed = |name: &str| changes.has(name);
+    copy_with(model, number, to, changed, |info, to| {
         // A file that keeps its types has none that can't be written.
         let ty = model.files.tensor(&info.name)?.map(|tensor| tensor.ty);
         if let (Some(rows), Some(change), Some(ty)) =
@@ -157,55 +138,10 @@ fn copy_changed(
         {
             merged.saw(&info.name, stream.write(&rows, Some(&change), ty, to)?);
         }
-        at = info.offset + info.bytes;
-    }
-    copy(file, at..file.bytes().len(), to)?;
+        Ok(())
+    })?;
     merged.bytes += to.at;
     Ok(())
-}
-
-/// Copies a range of a file, a little at a time.
-fn copy(file: &Mapped, range: std::ops::Range<usize>, to: &mut Sink) -> Result<()> {
-    const MANY: usize = 1 << 20;
-    for start in range.clone().step_by(MANY) {
-        let end = (start + MANY).min(range.end);
-        to.put(&file.bytes()[start..end])?;
-        file.release(start, end - start);
-    }
-    Ok(())
-}
-
-fn write_folder(model: &Model, changes: &Changes, stream: &Stream, out: &Path, merged: &mut Merged) -> Result<()> {
-    let Some(folder) = model.files.folder() else { return Ok(()) };
-    let mut writer = FolderWriter::open(out)?;
-    for (number, file) in model.files.files().iter().enumerate() {
-        let name = file.path().file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let path = out.join(name);
-        write_in(&mut writer, name, |file| {
-            copy_changed(model, changes, number, stream, &mut Sink::new(file, &path), merged)
-        })?;
-    }
-    for name in BESIDE {
-        if folder.file(name)?.is_none() {
-            continue;
-        }
-        let file = folder.map(name)?;
-        let path = out.join(name);
-        write_in(&mut writer, name, |out| copy(&file, 0..file.bytes().len(), &mut Sink::new(out, &path)))?;
-    }
-    writer.commit()
-}
-
-/// Writes a file of a folder, with errors of our own.
-fn write_in(writer: &mut FolderWriter, name: &str, fill: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
-    let mut ours = None;
-    let written = writer.file(name, |out| {
-        fill(out).map_err(|error| {
-            ours = Some(error);
-            std::io::ErrorKind::Other.into()
-        })
-    });
-    ours.map_or(written, Err)
 }
 
 fn write_other(

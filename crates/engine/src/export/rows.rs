@@ -6,7 +6,7 @@ use pocketune_kernels::Isa;
 use pocketune_kernels::dequant::{Source, dequantize};
 
 use crate::error::Result;
-use crate::graph::hugging_face_row;
+use crate::graph::{hugging_face_row, llama_row};
 
 /// How far beyond what was read pages are released: the system maps around a page that is touched.
 const MARGIN: usize = 2 << 20;
@@ -18,14 +18,23 @@ enum From<'a> {
     Packed(&'a TensorInfo, PackedMatrix),
 }
 
+/// From one order of rows to the other, for heads of so many elements.
+#[derive(Clone, Copy)]
+enum Turned {
+    /// From Hugging Face's order to llama.cpp's.
+    ToLlama(usize),
+    /// The way back.
+    ToHuggingFace(usize),
+}
+
 /// Rows of a tensor.
 pub(super) struct Rows<'a> {
     files: &'a ModelFiles,
     from: From<'a>,
     pub rows: usize,
     pub cols: usize,
-    /// Elements of a head, where rows go from Hugging Face's order to llama.cpp's.
-    pub turned: Option<usize>,
+    /// Where rows go from one order to the other.
+    turned: Option<Turned>,
     /// Every element is multiplied with this after [`Rows::plus`] was added.
     pub times: f32,
     /// Added to every element.
@@ -51,8 +60,21 @@ impl<'a> Rows<'a> {
 
     /// Its rows one by one in llama.cpp's order, for heads of `d` elements; a vector's elements are its rows.
     pub fn turned(self, d: usize) -> Self {
+        self.by_rows(Turned::ToLlama(d))
+    }
+
+    fn by_rows(self, turned: Turned) -> Self {
         let (rows, cols) = if self.rows == 1 { (self.cols, 1) } else { (self.rows, self.cols) };
-        Self { rows, cols, turned: Some(d), ..self }
+        Self { rows, cols, turned: Some(turned), ..self }
+    }
+
+    /// Its numbers as they were before they went the way of `there`: in its order, multiplied and added to as in its file.
+    pub fn back(mut self, there: &Rows) -> Self {
+        (self.times, self.plus) = (1.0 / there.times, -there.plus * there.times);
+        match there.turned {
+            Some(Turned::ToLlama(d) | Turned::ToHuggingFace(d)) => self.by_rows(Turned::ToHuggingFace(d)),
+            None => self,
+        }
     }
 
     /// The name in the file that is read.
@@ -103,7 +125,11 @@ impl<'a> Rows<'a> {
 
     /// The row of the file that is read which becomes row `row`.
     pub fn source_row(&self, row: usize) -> usize {
-        self.turned.map_or(row, |d| hugging_face_row(row, d))
+        match self.turned {
+            None => row,
+            Some(Turned::ToLlama(d)) => hugging_face_row(row, d),
+            Some(Turned::ToHuggingFace(d)) => llama_row(row, d),
+        }
     }
 
     /// Reads rows from `first` on into `to`, a whole number of them.

@@ -24,6 +24,8 @@ pub struct Setting<'a> {
     pub batch: usize,
     /// How often a step looks at every record: once, or once for each perturbed loss.
     pub groups: usize,
+    /// How often a step goes over its batch.
+    pub looks: usize,
     /// Floats of the log that a run keeps of its updates.
     pub log: usize,
     /// What the kernels run with.
@@ -131,7 +133,7 @@ impl<'a> Setting<'a> {
 
     /// Passes of a step.
     fn passes(&self, policy: Policy) -> f64 {
-        self.records().div_ceil(policy.at_once) as f64
+        (self.looks * self.records().div_ceil(policy.at_once)) as f64
     }
 
     fn request(&self, policy: Policy, mode: Mode) -> Request<'a> {

@@ -10,11 +10,14 @@ use super::hidden_folder;
 use super::lock::RunLock;
 use super::updates::UPDATES;
 use crate::error::{Error, Result};
+use crate::export::BESIDE;
 
 /// What says how an adapter was made, beside it.
 pub const HOW: &str = "pocketune.yaml";
 /// The model that a run trained itself.
 pub const MODEL: &str = "model.gguf";
+/// The same as a Hugging Face folder, where it came from one.
+pub const MODEL_FOLDER: &str = "model";
 /// The chat template that it was trained through.
 pub const TEMPLATE: &str = "chat_template.jinja";
 /// The tokens that end a reply.
@@ -59,6 +62,13 @@ pub fn erase(run: &Path, adapter: bool) -> Result<usize> {
     if adapter && (is_adapter || model.is_some()) {
         adapters.iter().filter(|_| is_adapter).try_for_each(|path| remove(path))?;
         model.iter().try_for_each(|path| remove(path))?;
+        let folder = run.join(MODEL_FOLDER);
+        if model.is_some() && fs::symlink_metadata(&folder).is_ok_and(|there| there.is_dir()) {
+            of_a_model(&folder)?.iter().try_for_each(|path| remove(path))?;
+            // What a killed run left of it may not be there, and what is somebody else's stays with its folder.
+            let _ = fs::remove_dir_all(hidden_folder(&folder));
+            let _ = fs::remove_dir(&folder);
+        }
         let beside = [HOW, TEMPLATE, GENERATION, UPDATES].map(|name| run.join(name));
         beside.iter().filter(|path| is_file(path)).try_for_each(|path| remove(path))?;
     }
@@ -73,6 +83,16 @@ pub fn erase(run: &Path, adapter: bool) -> Result<usize> {
         let _ = fs::remove_dir(run);
     }
     Ok(files)
+}
+
+/// The files of a model's folder that a run wrote.
+fn of_a_model(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).map_err(|error| Error::io(folder, error))?;
+    let ours = |name: &str| BESIDE.contains(&name) || name.ends_with(".safetensors");
+    let is_ours = |entry: &fs::DirEntry| {
+        entry.file_name().to_str().is_some_and(ours) && entry.file_type().is_ok_and(|there| there.is_file())
+    };
+    Ok(entries.flatten().filter(is_ours).map(|entry| entry.path()).collect())
 }
 
 /// Whether what is kept beside the result says that it is a model: adapters have no `store`.

@@ -278,7 +278,14 @@ impl TrainOptions {
         if self.method.zeroth().is_some() {
             return Mode::Perturb;
         }
-        if self.accumulation > 1 || self.max_grad_norm.is_some() { Mode::Accumulate } else { Mode::TrainAndUpdate }
+        // A model itself is gone over twice instead.
+        let clipped = self.max_grad_norm.is_some() && !self.method.trains_all();
+        if self.accumulation > 1 || clipped { Mode::Accumulate } else { Mode::TrainAndUpdate }
+    }
+
+    /// How often a step goes over its batch: where gradients of a model itself are scaled by their norm, it is measured first.
+    pub const fn looks(&self) -> usize {
+        if self.max_grad_norm.is_some() && self.method.trains_all() { 2 } else { 1 }
     }
 
     /// Checks every number before anything is read.
@@ -418,12 +425,6 @@ impl TrainOptions {
         if self.accumulation > 1 {
             let fault = format!("{waiting}; a larger --batch-size does the same, and the plan says what it takes");
             return refuse("grad-accumulation-steps", self.accumulation.to_string(), fault);
-        }
-        if let Some(norm) = self.max_grad_norm {
-            let fault = format!(
-                "{waiting}; a lower --learning-rate shortens steps, and --method adalomo bounds those of every tensor"
-            );
-            return refuse("max-grad-norm", norm.to_string(), fault);
         }
         if self.drop_backward > 0.0 {
             let fault = format!("{name} goes through all blocks; --method backprop may pass some by");

@@ -40,6 +40,8 @@ pub struct Task {
     pub batch: usize,
     /// How often a step looks at every record.
     pub groups: usize,
+    /// How often a step goes over its batch.
+    pub looks: usize,
     /// Floats of the log that a run keeps of its updates.
     pub log: usize,
     /// What the kernels run with.
@@ -84,6 +86,7 @@ impl Task {
             length,
             batch,
             groups: 1,
+            looks: 1,
             log: 0,
             machine,
             mode,
@@ -112,7 +115,7 @@ impl Task {
         let forward = Self::forward(options.run, config, stored, Some(lora), options.mode(), size)?;
         let around = Surroundings { process: forward.around.process + saving, preparation: so_far };
         let (states, named, groups, log) = (options.states(), options.policy.named(), options.groups(), options.log());
-        Ok(Self { states, named, groups, log, around, ..forward })
+        Ok(Self { states, named, groups, looks: options.looks(), log, around, ..forward })
     }
 
     /// Measures the disk that holds `folder`, where a plan inside `budget` may use it: where not everything fits.
@@ -139,6 +142,7 @@ impl Task {
             length: self.length,
             batch: self.batch,
             groups: self.groups,
+            looks: self.looks,
             log: self.log,
             machine: self.machine,
             mode: self.mode,

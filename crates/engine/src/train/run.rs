@@ -98,12 +98,16 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
             adapter::load(&mut run.cpu, &run.graph, &run.task.config, &options.adapter_path, &saved)?;
         }
     }
+    let (test, Run { graph, plan, .. }) = (run.test()?, run);
+    if graph.whole {
+        // What was trained in has gone, and leaves room to write.
+        whole::save_folder(options)?;
+    }
     keeper.finish()?;
-    match run.graph.whole {
+    match graph.whole {
         true => host.event(Event::Saved(&options.adapter_path.join(store::MODEL))),
         false => host.event(Event::Saved(&options.adapter_path)),
     }
-    let test = run.test()?;
     let Progress { iter, first_loss, last_loss, valid_before, kept, best, .. } = progress;
     let summary = Summary {
         iters: iter,
@@ -113,7 +117,7 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
         best: kept.and(best.iter()),
         test,
         peak: peak.look(),
-        plan: run.plan,
+        plan,
         skipped: progress.skipped + progress.undone,
     };
     Ok(Ending::Done(Box::new(summary)))

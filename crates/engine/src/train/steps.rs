@@ -387,12 +387,21 @@ impl<'a> Steps<'a> {
             let targets = if passes > 1 { targets } else { run.rows.targets() };
             let noise = Noise { seed: options.seed, pass: first + pass * step };
             let batch = run.rows.batch(targets, noise);
+            let flops = run.flops.run(batch.segments.iter().map(|record| record.q_len), run.rows.targets());
+            if let Some(limit) = options.max_grad_norm.filter(|_| run.graph.whole) {
+                let (norm, outcome) = run.cpu.measure(&run.plan.program, batch)?;
+                work.flops += flops;
+                if !norm.is_finite() {
+                    return Ok(Work { outcome, bad: true, tokens: run.rows.tokens() as u64, ..work });
+                }
+                run.cpu.scale_gradients((f64::from(limit) / (norm + 1e-6)).min(1.0) as f32);
+            }
             let outcome = run.cpu.run(&run.plan.program, batch, 0, Some(rule))?;
             work.outcome.loss += outcome.loss;
             work.outcome.hits += outcome.hits;
             work.outcome.targets += outcome.targets;
             work.tokens += run.rows.tokens() as u64;
-            work.flops += run.flops.run(batch.segments.iter().map(|record| record.q_len), outcome.targets);
+            work.flops += flops;
         }
         // A loss that is no number is not below either.
         let fine = work.outcome.loss / (work.outcome.targets.max(1) as f64) < limit;

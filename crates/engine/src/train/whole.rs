@@ -11,11 +11,11 @@ use pocketune_formats::{BlockType, Element};
 use super::{Method, TrainOptions};
 use crate::backend::Cpu;
 use crate::error::{Error, Result};
-use crate::export::quantize;
+use crate::export::{quantize, write_back};
 use crate::families::gguf_name;
 use crate::graph::Graph;
 use crate::model::{Model, Source};
-use crate::store::{FolderWriter, HOW, MODEL, check_writable};
+use crate::store::{FolderWriter, HOW, MODEL, MODEL_FOLDER, check_writable};
 
 /// Checks that the matrices of `model` are floats.
 ///
@@ -82,6 +82,19 @@ pub fn save(cpu: &Cpu, graph: &Graph, kept: Option<&str>, folder: &Path) -> Resu
         writer.file(HOW, |out| out.write_all(kept.as_bytes()))?;
     }
     writer.commit()
+}
+
+/// Where the model came from a Hugging Face folder, writes what [`save`] put there as one too.
+///
+/// # Errors
+/// When a number is too large for the folder's types, the budget is too small or the disk fails.
+pub fn save_folder(options: &TrainOptions) -> Result<()> {
+    let model = Model::open(&options.model)?;
+    if model.files.folder().is_none() {
+        return Ok(());
+    }
+    let trained = Model::open(&Source::Path(options.adapter_path.join(MODEL)))?;
+    write_back(&trained, &model, &options.adapter_path.join(MODEL_FOLDER), options.budget)
 }
 
 /// Brings back what [`save`] put there.

@@ -85,13 +85,28 @@ fn cut(all: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
 
 impl Cpu {
     /// Makes and applies the gradient of a matrix. The sum of the squares of the gradient comes back where it is watched or not finite (in which case
-    /// nothing was applied); zero otherwise.
+    /// nothing was applied); zero otherwise. Where gradients are only measured, it always comes back.
     ///
     /// # Errors
     /// When the disk fails.
     pub(super) fn learn(&self, lesson: Lesson, rule: Option<Rule>, work: &mut [f32], make: &mut Make) -> Result<f64> {
-        let rule = self.rule_in_turn(lesson.param, rule.expect("a program that updates runs with a rule"));
         let mut desk = Desk::new(&lesson.how, work);
+        let Learning { rows, cols, strip, .. } = lesson.how;
+        if self.is_measuring() {
+            let strips = cut(0..rows, strip).map(|strip| {
+                desk.look(&strip, cols, make);
+                elementwise::square_sum(&desk.grad[..strip.len() * cols])
+            });
+            return Ok(strips.sum());
+        }
+        let scale = self.gradient_scale();
+        let make: &mut Make = &mut |strip, grad, room| {
+            make(strip, grad, room);
+            if scale != 1.0 {
+                elementwise::scale(&self.pool, grad, scale);
+            }
+        };
+        let rule = self.rule_in_turn(lesson.param, rule.expect("a program that updates runs with a rule"));
         match rule {
             Rule::AdaLomo(rule) => self.learn_factored(lesson, rule, &mut desk, make),
             Rule::Apollo(rule) => self.learn_projected(lesson, rule, &mut desk, make),

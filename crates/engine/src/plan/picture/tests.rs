@@ -31,6 +31,7 @@ fn plans() -> Vec<Plan> {
         length: 128,
         batch: 2,
         groups: 1,
+        looks: 1,
         log: 0,
         machine: Machine { threads: 2, isa: Isa::Scalar, precision: Precision::F32 },
         mode,
