@@ -51,5 +51,5 @@ pub(crate) use planning::surroundings;
 pub use replay::{ReplayOptions, Updates, replay};
 pub use run::train;
 pub use schedule::{Decay, Schedule};
-pub use whole::check_floats;
+pub use whole::{check_floats, check_scales};
 pub use zeroth::Zeroth;

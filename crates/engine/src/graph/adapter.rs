@@ -35,6 +35,10 @@ pub struct LoraSpec {
     pub derivatives: Derivatives,
     /// No adapter at all: every tensor of the model is trained itself, and nothing of the above is looked at.
     pub whole: bool,
+    /// The same without gradients, which any family's tensors can be moved without.
+    pub moved: bool,
+    /// The same of the scales of quantised blocks alone.
+    pub scales: bool,
 }
 
 impl Default for LoraSpec {
@@ -54,6 +58,8 @@ impl Default for LoraSpec {
             frozen_a: false,
             derivatives: Derivatives::default(),
             whole: false,
+            moved: false,
+            scales: false,
         }
     }
 }

@@ -67,7 +67,7 @@ impl Terms {
             ("lr-min", options.schedule.floor.to_string()),
             ("pack", if options.pack { format!("up to {} tokens", options.max_seq_length) } else { "no".into() }),
         ];
-        let store = options.method.trains_all().then(|| ("store", options.store.name().to_string()));
+        let store = options.trains_all().then(|| ("store", options.store.name().to_string()));
         let number = |number: Option<usize>| number.map_or("none".into(), |number| number.to_string());
         // Which adapter is kept depends on these only where the best one is.
         let judged = [
