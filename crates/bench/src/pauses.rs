@@ -130,6 +130,7 @@ fn start(options: &Options, folder: &Path) -> Result<Job> {
         data: DataOptions::plain(DataSource::Path(options.data.clone())),
         adapter_path: folder.into(),
         method: Method::Backprop,
+        all: false,
         drop_backward: 0.0,
         derivatives: Default::default(),
         zo_eps: None,

@@ -5,7 +5,7 @@ mod lora;
 mod talk;
 
 pub use data::DataArgs;
-pub use lora::LoraArgs;
+pub use lora::{FineTuneArg, LoraArgs};
 pub use talk::{ChatArgs, GenerateArgs};
 
 use std::path::PathBuf;

@@ -170,7 +170,7 @@ pub fn retyped(all: &Command, command: &str, matches: &ArgMatches, without: &[&s
 /// What a default came to that depends on other options.
 fn resolved(id: &str, options: &TrainOptions) -> Option<String> {
     let lora = match &options.lora {
-        LoraChoice::New(_) if options.method.trains_all() => None,
+        LoraChoice::New(_) if options.trains_all() => None,
         LoraChoice::New(spec) => Some(spec),
         LoraChoice::From(_) => None,
     };
@@ -179,7 +179,7 @@ fn resolved(id: &str, options: &TrainOptions) -> Option<String> {
         "learning_rate" => options.schedule.peak.to_string(),
         "weight_decay" => options.decay().to_string(),
         "optimizer" if options.method.zeroth().is_none() && options.method.optimizer().is_none() => "adamw".into(),
-        "store" if options.method.trains_all() => "bf16".into(),
+        "store" if options.trains_all() && options.method != Method::Qzo => "bf16".into(),
         "switch_every" => options.shifts()?.every.to_string(),
         "zo_eps" if options.method.zeroth().is_some() => options.zo_eps().to_string(),
         "lora_rank" => lora?.rank.to_string(),

@@ -30,7 +30,8 @@ pub fn preview(args: &PreviewArgs) -> Result<(), Failure> {
     let bad = reader.each_of(&path, &mut |line, example| {
         if left > 0 {
             left -= 1;
-            say(&Shown { tokenizer: &tokenizer, example: &example, line, colour }.text());
+            let mask = cloze.as_ref().map(|cloze| cloze.mask);
+            say(&Shown { tokenizer: &tokenizer, example: &example, line, colour, mask }.text());
         }
         lengths.add(&example);
     });

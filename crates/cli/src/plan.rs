@@ -10,7 +10,8 @@ use pocketune::model::Model;
 use pocketune::plan::{Mode, Plan, Spill, States, picture};
 use pocketune::store;
 use pocketune::train::{
-    Budget, LoraChoice, Method, Optimizer, PolicyChoice, Task, TrainOptions, adapter, check_floats, rehearse,
+    Budget, LoraChoice, Method, Optimizer, PolicyChoice, Task, TrainOptions, adapter, check_floats, check_scales,
+    rehearse,
 };
 use pocketune_formats::BlockType;
 use serde_json::{Value, json};
@@ -94,19 +95,21 @@ fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
             rehearse(&Model::open(&demo::MODEL).map_err(Failure::new)?);
             so_far += TOKENIZER_BYTES * config.vocab;
             let weights = config.graph(None).map_err(Failure::new)?.weights.len();
-            let ty = if lora.whole { options.store } else { BlockType::Q4_0 };
+            let ty = if lora.whole && !lora.scales { options.store } else { BlockType::Q4_0 };
             (config, vec![ty.into(); weights])
         }
         None => {
             let model = Model::open(&options.model).map_err(Failure::new)?;
             rehearse(&model);
-            if lora.whole {
+            if lora.scales {
+                check_scales(&model, options.method).map_err(Failure::new)?;
+            } else if lora.whole {
                 check_floats(&model, options.method).map_err(Failure::new)?;
             }
             let graph = model.config.graph(Some(&lora)).map_err(Failure::new)?;
             let weights = Weights::bind(model.files, &model.config, &graph).map_err(Failure::new)?;
             let stored = weights.stored();
-            (model.config, if lora.whole { vec![options.store.into(); stored.len()] } else { stored })
+            (model.config, if lora.whole && !lora.scales { vec![options.store.into(); stored.len()] } else { stored })
         }
     };
     so_far += peak.look().total;
@@ -146,14 +149,20 @@ type Alike = (usize, bool, bool, bool, States, Option<Turns>);
 fn methods(training: &Task, options: &TrainOptions, budget: usize) -> Result<Vec<Fits>, Failure> {
     let mut asked: Vec<(Alike, Vec<Method>, Task)> = Vec::new();
     // What is trained stays the same: adapters, or the model itself.
-    for method in Method::ALL.into_iter().filter(|method| method.trains_all() == options.method.trains_all()) {
+    let scales = |method: Method| method == Method::Qzo;
+    let alike = |method: &Method| match options.all {
+        _ if scales(*method) || scales(options.method) => *method == options.method,
+        true => method.zeroth().is_some(),
+        false => method.trains_all() == options.method.trains_all(),
+    };
+    for method in Method::ALL.into_iter().filter(alike) {
         let optimizer = match options.method.optimizer() {
             Some(_) => method.optimizer().unwrap_or(Optimizer::AdamW),
             None => method.optimizer().unwrap_or(options.optimizer),
         };
         let other = TrainOptions { method, optimizer, zo_eps: None, policy: PolicyChoice::Auto, ..options.clone() };
         let plain = training.lora.clone().map(|lora| LoraSpec { dora: false, vera: false, frozen_a: false, ..lora });
-        let Some(lora) = plain.and_then(|lora| method.adapt(lora, false).ok()) else { continue };
+        let Some(lora) = plain.and_then(|lora| other.adapt(lora, false).ok()) else { continue };
         let key = (other.groups(), lora.dora, lora.vera, lora.frozen_a, other.states(), lora.turns);
         if let Some((_, methods, _)) = asked.iter_mut().find(|(other, ..)| *other == key) {
             methods.push(method);

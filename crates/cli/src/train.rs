@@ -8,13 +8,13 @@ use pocketune::model::{Model, Source};
 use pocketune::plan::{Machine, Plan, PolicyName};
 use pocketune::store::{MODEL, MODEL_FOLDER, hidden_folder};
 use pocketune::train::{
-    Budget, DataOptions, DataSource, Decay, Ending, Optimizer, PolicyChoice, Sampling, Schedule, Summary, TrainOptions,
-    train,
+    Budget, DataOptions, DataSource, Decay, Ending, Method, Optimizer, PolicyChoice, Sampling, Schedule, Summary,
+    TrainOptions, train,
 };
 
 use pocketune_formats::BlockType;
 
-use crate::args::{CheckpointArg, Cli, LogArg, OptimizerArg, OrderArg, SchedulerArg, StoreArg, TrainArgs};
+use crate::args::{CheckpointArg, Cli, FineTuneArg, LogArg, OptimizerArg, OrderArg, SchedulerArg, StoreArg, TrainArgs};
 use crate::conditions::Watch;
 use crate::memory_bar::{bar, mib};
 use crate::progress::Printer;
@@ -91,6 +91,8 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
     };
     let iters = if built_in { demo::ITERS } else { 1000 };
     let zeroth = args.method.zeroth().is_some();
+    let full = args.lora.fine_tune_type == Some(FineTuneArg::Full);
+    let all = zeroth && (full || args.method == Method::Qzo);
     let own = args.method.optimizer();
     if (zeroth || own.is_some()) && args.optimizer.is_some() {
         let name = args.method.name();
@@ -99,12 +101,17 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         }
         return Err(Failure(format!("--optimizer: {name} has an update of its own; --method backprop takes one")));
     }
-    if args.store.is_some() && !args.method.trains_all() {
+    if args.store.is_some() && !(all || args.method.trains_all()) {
         let name = args.method.name();
         return Err(Failure(format!("--store: {name} leaves the model as it is; --method full trains it")));
     }
+    if args.store.is_some() && args.method == Method::Qzo {
+        return Err(Failure("--store: qzo keeps the model's own blocks; leave it out".into()));
+    }
     let rate = if built_in && !zeroth && !args.method.trains_all() {
         demo::LEARNING_RATE
+    } else if all {
+        args.method.rate_of_all()
     } else {
         args.method.defaults().rate
     };
@@ -125,6 +132,7 @@ pub fn options(args: &TrainArgs, built_in: bool) -> Result<TrainOptions, Failure
         },
         adapter_path: args.adapter_path.clone(),
         method: args.method,
+        all,
         drop_backward: args.drop_backward.unwrap_or(0.0),
         derivatives: Derivatives { approx_act: args.approx_act, ms_norm: args.ms_norm, ce_skip: args.ce_skip },
         zo_eps: args.zo_eps,
@@ -184,7 +192,7 @@ fn sample(options: &TrainOptions, prompt: &str, adapted: bool) -> Result<String,
     let chat = template.find(&model, adapter).map_err(Failure::new)?.map(|_| template.clone());
     drop(model);
     let mut text = String::new();
-    let whole = adapted && options.method.trains_all();
+    let whole = adapted && options.trains_all();
     let request = generate::Request {
         model: if whole { Source::Path(options.adapter_path.join(MODEL)) } else { options.model.clone() },
         adapter: (adapted && !whole).then(|| options.adapter_path.clone()),
@@ -207,7 +215,7 @@ fn next(args: &TrainArgs) -> String {
         if text.contains([' ', '\'', '"']) { format!("{text:?}") } else { text }
     };
     let adapter = quoted(&args.adapter_path);
-    if args.method.trains_all() {
+    if args.method.trains_all() || args.lora.fine_tune_type == Some(FineTuneArg::Full) {
         let model = quoted(&args.adapter_path.join(MODEL));
         let folder = args.adapter_path.join(MODEL_FOLDER);
         let again = match folder.join("config.json").exists() {

@@ -49,14 +49,14 @@ impl Config {
     /// # Errors
     /// When there are fewer layers than are to be trained, or a linear is too small for the rank.
     pub fn graph(&self, lora: Option<&LoraSpec>) -> Result<Graph> {
-        if lora.is_some_and(|lora| lora.whole) {
+        if let Some(lora) = lora.filter(|lora| lora.whole) {
             let family = self.family.model_type();
-            if self.learned.is_some() {
+            if self.learned.is_some() && !lora.moved {
                 let fault = "its positions are learned, and all parameters are trained where they are rotations; --method backprop trains an adapter";
                 return Err(Error::System(format!("{family}: {fault}")));
             }
             let graph = self.graph(None)?.trained_whole();
-            return Ok(match lora.and_then(|lora| lora.turns) {
+            return Ok(match lora.turns {
                 Some(turns) => graph.in_turns(turns),
                 None => graph,
             });

@@ -7,6 +7,7 @@ mod instr;
 mod layout;
 mod learning;
 mod memory;
+mod moving;
 mod picture;
 mod place;
 mod policy;
@@ -21,6 +22,7 @@ pub use layout::{Layout, Span, States};
 pub use learning::Learning;
 pub(crate) use memory::STRETCH;
 pub use memory::{MemoryPlan, Surroundings};
+pub(crate) use moving::{strip_rows, strips};
 pub use picture::{Canvas, Sample, picture, ticks};
 pub use policy::{Keep, Policy, PolicyName, Roles, Spill};
 pub use program::{Buf, Buffer, Kind, Passage, Program, Region};
@@ -53,7 +55,7 @@ pub enum Mode {
     Accumulate,
     /// Forward up to the loss.
     Evaluate,
-    /// The same, with the adapters' matrices moved, for every group of rows along its own direction.
+    /// The same, with what is trained moved, for every group of rows along its own direction.
     Perturb,
     /// Forward over a cache of keys and values, up to the logits of the last token.
     Generate {
@@ -85,7 +87,7 @@ pub struct Request<'a> {
 pub fn compile(request: Request) -> Program {
     let mut program = emit::emit(request);
     place::place(&mut program);
-    program.len = program.len.max(states_passing_through(request));
+    program.len = program.len.max(states_passing_through(request)).max(moving::step(request));
     program.check();
     program
 }

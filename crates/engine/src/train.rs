@@ -53,5 +53,5 @@ pub use replay::{ReplayOptions, Updates, replay};
 pub use run::train;
 pub use schedule::{Decay, Schedule};
 pub use turns::{Order, Shifts};
-pub use whole::check_floats;
+pub use whole::{check_floats, check_scales};
 pub use zeroth::Zeroth;

@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use golden::Golden;
-use pocketune::backend::{Aim, Law, Rule, Sides, Still};
+use pocketune::backend::{Aim, Law, Noise, Rule, Sides, Still};
 use pocketune::graph::{Derivatives, Turns};
 use pocketune::plan::{Mode, Policy, PolicyName};
 use pocketune_kernels::Isa;
@@ -120,11 +120,14 @@ fn steps_of_blocks_in_turns() {
 }
 
 fn steps_along_directions() {
-    for (law, still) in
-        [(Law::Normal, Still::Large(0.75)), (Law::Signs, Still::Blocks(0.75)), (Law::LowRank(2), Still::Nothing)]
-    {
+    for (law, still, whole) in [
+        (Law::Normal, Still::Large(0.75), false),
+        (Law::Signs, Still::Blocks(0.75), false),
+        (Law::LowRank(2), Still::Nothing, false),
+        (Law::Normal, Still::Large(0.75), true),
+    ] {
         let mut golden = Golden::open("qwen2.gguf");
-        golden.groups = 3;
+        (golden.groups, golden.whole) = (3, whole);
         let mut case = golden.case(true, Mode::Perturb, PolicyName::Block, 2);
         let batch = case.batch();
         let mut step = || {
@@ -132,7 +135,7 @@ fn steps_along_directions() {
             case.cpu.aim(Aim { seed: 1, slow: 1, law, sides: Sides::One(2), still, eps: 1e-2 }, &case.graph);
             case.cpu.clear_sums();
             case.cpu.run(&case.program, batch.batch(), 0, None).unwrap();
-            case.cpu.step_along(&[0.1, 0.2], 1.0);
+            case.cpu.step_along(&[0.1, 0.2], 1.0, Noise::default()).unwrap();
             ALLOCATIONS.load(Ordering::Relaxed) - before
         };
         step();

@@ -24,6 +24,7 @@ fn options(adapter_path: PathBuf) -> TrainOptions {
         data: DataOptions::plain(DataSource::Path(demo.join("data/train.jsonl"))),
         adapter_path,
         method: Method::Backprop,
+        all: false,
         drop_backward: 0.0,
         derivatives: Default::default(),
         zo_eps: None,

@@ -3,7 +3,7 @@
 mod golden;
 
 use golden::{Case, Golden, policy_of};
-use pocketune::backend::{Aim, Law, Sides, Still};
+use pocketune::backend::{Aim, Law, Noise, Sides, Still};
 use pocketune::graph::ParamId;
 use pocketune::plan::{Mode, Policy, PolicyName};
 use pocketune_kernels::Isa;
@@ -50,6 +50,29 @@ fn losses_do_not_depend_on_what_else_is_in_a_pass_nor_on_pieces_or_threads() {
 }
 
 #[test]
+fn losses_of_a_model_that_is_moved_itself_depend_on_their_group_alone() {
+    for (name, precision, law) in [
+        ("llama.gguf", Precision::F32, LAWS[0]),
+        ("qwen2.gguf", Precision::Bf16, LAWS[1]),
+        ("llama_vera.gguf", Precision::F32, LAWS[2]),
+    ] {
+        let case = |policy, threads| {
+            let mut golden = Golden::open(name);
+            (golden.groups, golden.whole) = (AIM.sides.groups(), true);
+            let isa = Isa::detect().unwrap();
+            golden.case_with(isa, precision, Some([17, 12]), true, Mode::Perturb, policy, threads)
+        };
+        let (aim, plain) = (Aim { law, ..AIM }, policy_of(PolicyName::None, 64));
+        let whole = losses(&mut case(plain, 1), aim, &[&[0, 1, 2]]);
+        assert!(whole[0] != whole[1] && whole[1] != whole[2], "{name}: nothing moves");
+        let mut other = case(Policy { loss_rows: 5, stream: true, ..plain }, 3);
+        for passes in [&[&[0, 1, 2][..]][..], &[&[0], &[1], &[2]], &[&[2, 0], &[1]]] {
+            assert_eq!(whole, losses(&mut other, aim, passes), "{name} {precision:?} {passes:?}");
+        }
+    }
+}
+
+#[test]
 fn the_loss_where_nothing_moves_is_that_of_an_evaluation() {
     let golden = Golden::open("qwen2.gguf");
     let policy = policy_of(PolicyName::None, 64);
@@ -77,7 +100,7 @@ fn a_step_goes_along_the_directions_that_were_looked_along() {
             let after = |i: usize| 0.5 * before[i] - 0.25 * z[0][i] + 0.125 * z[1][i];
             want.push((0..before.len()).map(after).collect::<Vec<f32>>());
         }
-        case.cpu.step_along(&[0.25, -0.125], 0.5);
+        case.cpu.step_along(&[0.25, -0.125], 0.5, Noise::default()).unwrap();
         for (&id, want) in ids.iter().zip(&want) {
             let off = case.cpu.param(id).iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(off < 1e-6, "{law:?} {id:?}: {off}");
@@ -92,7 +115,7 @@ fn what_is_to_stay_does() {
         let before: Vec<Vec<f32>> =
             (0..case.graph.params.len()).map(|id| case.cpu.param(ParamId(id)).to_vec()).collect();
         case.cpu.aim(Aim { still, ..AIM }, &case.graph);
-        case.cpu.step_along(&[0.1, 0.1], 1.0);
+        case.cpu.step_along(&[0.1, 0.1], 1.0, Noise::default()).unwrap();
         let count = |(id, before): (usize, &Vec<f32>)| {
             let after = case.cpu.param(ParamId(id)).iter();
             let far = after.zip(before).filter(|(after, before)| after != before).map(|(_, before)| before.abs());

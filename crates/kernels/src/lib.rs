@@ -35,6 +35,7 @@ pub mod reference;
 pub mod rope;
 pub mod round;
 mod rows;
+pub mod scales;
 pub mod shared_norm;
 mod tile;
 pub mod update;

@@ -52,12 +52,32 @@ pub fn moved(isa: Isa, pool: &Pool, theta: &[f32], cols: usize, along: Direction
     });
 }
 
-/// `θ ← keep θ - Σ c z`, where all directions have the same limit, and it is that of θ before.
-pub fn step(isa: Isa, pool: &Pool, theta: &mut [f32], cols: usize, keep: f32, along: &[(Direction, f32)]) {
+/// The numbers of a direction from element `first` of a matrix of `cols` columns on.
+pub fn numbers(isa: Isa, pool: &Pool, cols: usize, first: usize, of: Draw, out: &mut [f32]) {
+    let out = Rows::new(out, PIECE);
+    pool.run(out.pieces(), &|task, _| {
+        let (out, range) = out.piece(task);
+        numbers_piece(isa, cols, first + range.start, of, out);
+    });
+}
+
+/// `out = θ + by z` with numbers that are there; elements whose magnitude is above `limit` stay.
+pub fn moved_by(isa: Isa, pool: &Pool, theta: &[f32], z: &[f32], limit: f32, by: f32, out: &mut [f32]) {
+    assert!(theta.len() == out.len() && z.len() == out.len(), "{} {} {}", theta.len(), z.len(), out.len());
+    let out = Rows::new(out, PIECE);
+    pool.run(out.pieces(), &|task, _| {
+        let (out, range) = out.piece(task);
+        moved_by_piece(isa, &theta[range.clone()], &z[range], limit, by, out);
+    });
+}
+
+/// `θ ← keep θ - Σ c z` for the elements of a matrix from `first` on, where all directions have the same limit, and it is that of θ before.
+pub fn step(isa: Isa, pool: &Pool, theta: &mut [f32], at: (usize, usize), keep: f32, along: &[(Direction, f32)]) {
+    let (cols, first) = at;
     let theta = Rows::new(theta, PIECE);
     pool.run(theta.pieces(), &|task, _| {
         let (theta, range) = theta.piece(task);
-        step_piece(isa, theta, cols, range.start, keep, along);
+        step_piece(isa, theta, cols, first + range.start, keep, along);
     });
 }
 
@@ -74,6 +94,8 @@ pub fn smallest(theta: &[f32], count: usize) -> f32 {
 }
 
 per_isa!(fn moved_piece(theta: &[f32], cols: usize, first: usize, along: Direction, by: f32, out: &mut [f32]) = moved_body);
+per_isa!(fn numbers_piece(cols: usize, first: usize, of: Draw, out: &mut [f32]) = numbers_body);
+per_isa!(fn moved_by_piece(theta: &[f32], z: &[f32], limit: f32, by: f32, out: &mut [f32]) = moved_by_body);
 per_isa!(fn step_piece(theta: &mut [f32], cols: usize, first: usize, keep: f32, along: &[(Direction, f32)]) = step_body);
 
 #[inline(always)]
@@ -84,6 +106,20 @@ fn moved_body(theta: &[f32], cols: usize, first: usize, along: Direction, by: f3
         for ((&theta, out), &z) in theta.iter().zip(out).zip(&z) {
             *out = if theta.abs() > along.limit { theta } else { z.mul_add(by, theta) };
         }
+    }
+}
+
+#[inline(always)]
+fn numbers_body(cols: usize, first: usize, of: Draw, out: &mut [f32]) {
+    for (at, out) in out.chunks_mut(BLOCK).enumerate() {
+        draw(of, cols, first + at * BLOCK, out);
+    }
+}
+
+#[inline(always)]
+fn moved_by_body(theta: &[f32], z: &[f32], limit: f32, by: f32, out: &mut [f32]) {
+    for ((&theta, &z), out) in theta.iter().zip(z).zip(out) {
+        *out = if theta.abs() > limit { theta } else { z.mul_add(by, theta) };
     }
 }
 
@@ -275,7 +311,16 @@ mod tests {
             let run = |isa, threads| {
                 let (pool, mut out, mut to) = (Pool::new(threads).unwrap(), vec![0.0; 9000], theta.clone());
                 moved(isa, &pool, &theta, 300, along, 0.01, &mut out);
-                step(isa, &pool, &mut to, 300, 0.99, &[(along, 0.3), (along, -0.1)]);
+                step(isa, &pool, &mut to, (300, 0), 0.99, &[(along, 0.3), (along, -0.1)]);
+                // The same in two parts, and from numbers that were drawn before.
+                let mut parts = theta.clone();
+                let (head, tail) = parts.split_at_mut(1200);
+                step(isa, &pool, head, (300, 0), 0.99, &[(along, 0.3), (along, -0.1)]);
+                step(isa, &pool, tail, (300, 1200), 0.99, &[(along, 0.3), (along, -0.1)]);
+                let (mut z, mut again) = (vec![0.0; 9000], vec![0.0; 9000]);
+                numbers(isa, &pool, 300, 0, draw, &mut z);
+                moved_by(isa, &pool, &theta, &z, 0.5, 0.01, &mut again);
+                assert!(to == parts && out == again, "{draw:?}");
                 out.iter().chain(&to).map(|x| x.to_bits()).collect::<Vec<u32>>()
             };
             let scalar = run(Isa::Scalar, 1);
@@ -290,7 +335,7 @@ mod tests {
         assert_eq!(smallest(&[0.0; 4], 1), 0.0);
         let along = Direction { draw: Draw::Signs(Philox::new(1, 1)), limit: smallest(&theta, 3) };
         let mut out = theta;
-        step(Isa::Scalar, &Pool::new(1).unwrap(), &mut out, 5, 1.0, &[(along, 0.25)]);
+        step(Isa::Scalar, &Pool::new(1).unwrap(), &mut out, (5, 0), 1.0, &[(along, 0.25)]);
         for (before, after) in theta.iter().zip(out) {
             assert_eq!((before - after).abs() > 0.2, before.abs() <= 0.5, "{before} {after}");
         }

@@ -1,7 +1,7 @@
 //! Records become examples: the right tokens around them, cut where asked, the first token never predicted.
 
 use pocketune_formats::folder::Folder;
-use pocketune_text::{Chat, ChatTemplate, Example, ExampleMaker, Mask, Record, Tokenizer};
+use pocketune_text::{Chat, ChatTemplate, Cloze, Example, ExampleMaker, Mask, Question, Recipe, Record, Tokenizer};
 use serde_json::json;
 use std::fs;
 use tempfile::TempDir;
@@ -138,4 +138,30 @@ fn the_end_of_a_text_is_also_found_in_config_json() {
     let id = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap().token_id("<|endoftext|>").unwrap();
     fs::write(folder.path().join("config.json"), json!({"eos_token_id": [id, 3]}).to_string()).unwrap();
     assert_eq!(Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap().eos(), Some(id));
+}
+
+#[test]
+fn masked_prompts_that_are_too_long_are_cut_before_the_mask_and_keep_what_follows_it() {
+    let folder = folder(include_str!("../../engine/tests/golden/cloze/tokenizer.json"), &json!({}));
+    let tokenizer = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap();
+    let cloze = Cloze::new(&tokenizer, Recipe::Sst2).unwrap();
+    let prompt = "a warm, funny film, and much too long It was".to_string();
+    let question = Question { prompt, choices: vec![" terrible".into(), " great".into()], answer: 1 };
+    let choices = |longest: usize| {
+        let maker = ExampleMaker::new(&tokenizer, None, longest, Mask::All);
+        maker.with_cloze(Some(&cloze)).choices(&question)
+    };
+    let whole = choices(1000);
+    let (before, len) = (tokenizer.before_text().len(), whole[0].ids.len());
+    let place = |example: &Example| example.loss.iter().position(|&on| on).unwrap();
+    let after = len - place(&whole[0]);
+    assert!(after > 1 && len > 12, "{whole:?}");
+    for longest in before + after..=len {
+        for (number, (cut, whole)) in choices(longest).iter().zip(&whole).enumerate() {
+            assert_eq!((cut.ids.len(), cut.cut_from), (longest, (longest < len).then_some(len)));
+            assert_eq!((place(cut), cut.ids[place(cut)]), (longest - after, cloze.words[number]));
+            assert_eq!(cut.ids[before..], whole.ids[len - longest + before..], "{longest}");
+            assert_eq!(cut.loss.iter().filter(|&&on| on).count(), 1);
+        }
+    }
 }

@@ -27,7 +27,8 @@ pub struct LoraArgs {
     /// Scale the change by alpha / sqrt(rank) instead (rsLoRA).
     #[arg(long, alias = "rslora")]
     pub use_rslora: bool,
-    /// Plain LoRA, or DoRA: lengths and directions of a matrix's rows are trained apart [default: lora].
+    /// Plain LoRA; DoRA: lengths and directions of a matrix's rows are trained apart; or full: methods without gradients move all parameters of the model
+    /// [default: lora].
     #[arg(long, value_enum)]
     pub fine_tune_type: Option<FineTuneArg>,
     /// The share of an adapter's inputs that is dropped while it is trained [default: 0].
@@ -51,6 +52,7 @@ pub struct LoraArgs {
 pub enum FineTuneArg {
     Lora,
     Dora,
+    Full,
 }
 
 impl LoraArgs {
@@ -76,10 +78,18 @@ impl LoraArgs {
             return Ok(LoraChoice::From(folder.clone()));
         }
         let defaults = method.defaults();
-        if let Some(option) = self.typed().filter(|_| method.trains_all()) {
+        let full = self.fine_tune_type == Some(FineTuneArg::Full);
+        if full && method.zeroth().is_none() && !method.trains_all() {
             let name = method.name();
             return Err(Failure(format!(
-                "--{option}: {name} trains the model itself and has no adapter; --method backprop trains one"
+                "--fine-tune-type full: {name} trains an adapter; --method full trains all parameters with exact gradients, --method mezo without any"
+            )));
+        }
+        let typed = self.typed().filter(|option| !(full && *option == "fine-tune-type"));
+        if let Some(option) = typed.filter(|_| method.trains_all() || full) {
+            let name = method.name();
+            return Err(Failure(format!(
+                "--{option}: {name} trains the model itself and has no adapter here; --method backprop trains one"
             )));
         }
         if self.fine_tune_type == Some(FineTuneArg::Lora) && method == Method::Dora {

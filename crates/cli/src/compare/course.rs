@@ -159,7 +159,7 @@ impl Table {
                 format!("{:.4}", course.before(|point| point.seconds <= seconds)),
                 mib(course.peak as usize),
                 format!("{:.3}", course.step_seconds()),
-                format!("{:.4}", course.cosine),
+                if course.cosine.is_nan() { "–".into() } else { format!("{:.4}", course.cosine) },
             ]
         };
         Self { steps, seconds, rows: courses.iter().map(row).collect() }

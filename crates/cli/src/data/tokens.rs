@@ -14,6 +14,8 @@ pub struct Shown<'a> {
     pub example: &'a Example,
     pub line: u64,
     pub colour: bool,
+    /// The token that the model sees where an answer stands, with masked prompts.
+    pub mask: Option<u32>,
 }
 
 impl Shown<'_> {
@@ -29,7 +31,11 @@ impl Shown<'_> {
         text.push('\n');
         let mut before = false;
         for (at, (&id, &on)) in ids.iter().zip(loss).take(MOST).enumerate() {
-            let piece = visible(&self.tokenizer.decode(&[id], false));
+            let shown = |id: u32| visible(&self.tokenizer.decode(&[id], false));
+            let piece = match self.mask.filter(|_| on) {
+                Some(mask) => format!("{}→{}", shown(mask), shown(id)),
+                None => shown(id),
+            };
             let line_end = if piece.ends_with("\\n") { "\n" } else { "" };
             if self.colour {
                 // Two shades of each, so that the borders of tokens are seen.

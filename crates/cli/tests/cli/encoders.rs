@@ -113,3 +113,11 @@ fn a_configuration_that_is_no_encoder_is_refused() {
         place.pocketune("plan").model(&model).refuses(&[words]);
     }
 }
+
+#[test]
+fn a_preview_shows_the_mask_that_the_model_sees_beside_the_answer() {
+    let place = Place::new();
+    let run = place.pocketune("data preview --task sst2 --records 2").model(encoder(&place));
+    let said = run.data(cloze("reviews.tsv")).succeeds().stdout;
+    assert_eq!(said.matches("⟦<mask>→").count(), 2, "{said}");
+}

@@ -32,6 +32,7 @@ mod measuring;
 mod merging;
 mod methods;
 mod models;
+mod moved;
 mod not_finite;
 mod options;
 mod order;

@@ -29,7 +29,7 @@ fn model(place: &Place) -> Vec<u8> {
 }
 
 /// Every 13th number of each tensor of a file of f32.
-fn sampled(path: &Path) -> Tensors {
+pub fn sampled(path: &Path) -> Tensors {
     let files = ModelFiles::open(path).unwrap();
     let values = |name: &str| {
         let words = files.tensor(name).unwrap().unwrap().data.chunks_exact(4);

@@ -7,7 +7,9 @@ mod dropped;
 mod faint;
 mod head;
 mod learn;
+mod moved;
 mod perturbed;
+mod scaled;
 mod state;
 mod turns;
 mod updates;
@@ -393,6 +395,7 @@ impl Cpu {
         let thin = |scratch| Ctx { pool, isa, precision: Precision::F32, scratch };
         let width = |buf: Buf| program.buffers[buf.0].cols.unwrap_or(1);
         let perturbs = program.mode == Mode::Perturb;
+        let moves_model = perturbs && self.is_whole();
         let one_row = n == 1 && matches!(program.mode, Mode::Generate { .. });
         match *instr {
             Instr::Embed { weight, scale, added, lora, out, scratch } => {
@@ -405,6 +408,10 @@ impl Cpu {
                 for (row, (&id, out)) in batch.ids.iter().zip(w(out).chunks_exact_mut(table.cols)).enumerate() {
                     if program.stream && row % EMBED_PIECE == EMBED_PIECE - 1 {
                         release();
+                    }
+                    if let (true, Some(room)) = (moves_model, scratch) {
+                        self.embed_moved(batch, row, (weight, scale), added, out, w(room));
+                        continue;
                     }
                     table.read(isa, id as usize, 0..table.cols, out);
                     if scale != 1.0 {
@@ -442,10 +449,13 @@ impl Cpu {
                 }
                 embed::scatter(gh, vocab, batch.ids, lora.scale, ga);
             }
-            Instr::Norm { norm: Norm { weight, bias: None, eps }, x, out } => {
+            Instr::Norm { norm, x, out, moved: Some(moved) } => {
+                self.norm_by_group(batch, &window, norm, r(x), w(out), w(moved));
+            }
+            Instr::Norm { norm: Norm { weight, bias: None, eps }, x, out, .. } => {
                 norm::forward(isa, pool, r(x), vector(weight), eps, w(out));
             }
-            Instr::Norm { norm: Norm { weight, bias: Some(bias), eps }, x, out } => {
+            Instr::Norm { norm: Norm { weight, bias: Some(bias), eps }, x, out, .. } => {
                 layer_norm::forward(isa, pool, r(x), vector(weight), vector(bias), eps, w(out));
             }
             Instr::NormBackward { norm: Norm { weight, bias, eps }, x, g, gx: (gx, add) } => {
@@ -508,6 +518,9 @@ impl Cpu {
                     let (grad, add) = self.gradient(ga, &w, first_piece);
                     tn(&mut ctx(scratch), r(gh), r(x), n, rank, cols, grad, start(add));
                 }
+            }
+            Instr::Linear { weight, bias, x, out, scratch, .. } if moves_model => {
+                self.linear_by_group(batch, &window, (weight, bias), r(x), w(out), w(scratch));
             }
             Instr::Linear { weight, bias, lora, x, out, scratch } => {
                 let first = bias.map_or(Start::Zero, |bias| Start::Bias(vector(bias)));
@@ -620,7 +633,8 @@ impl Cpu {
                         grad
                     })
                 });
-                let head = Head { weight, bias: bias.map(vector), lora, skip, rows, stream: program.stream };
+                let moved = moves_model.then_some(bias);
+                let head = Head { weight, bias: bias.map(vector), lora, skip, rows, stream: program.stream, moved };
                 *outcome = self.cross_entropy(head, r(x), gx.map(w), lse.map(w), grads, w(work), batch)?;
             }
             Instr::Logits { weight, bias, lora, x, out, scratch } => {

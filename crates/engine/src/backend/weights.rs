@@ -163,6 +163,14 @@ impl Weights {
         self.weight(&self.matrices[id.0])
     }
 
+    /// The bytes of some rows of a matrix in blocks.
+    pub fn rows(&self, id: WeightId, rows: Range<usize>) -> &[u8] {
+        let Place { ty, cols, data, .. } = &self.matrices[id.0];
+        let Data::Blocks(part) = data else { unreachable!("a model that is trained itself is in blocks") };
+        let a_row = ty.row_bytes(*cols).unwrap_or(0);
+        &self.files.part(part)[rows.start * a_row..rows.end * a_row]
+    }
+
     fn weight(&self, place: &Place) -> Weight<'_> {
         let Place { ty, rows, cols, .. } = *place;
         match &place.data {

@@ -37,6 +37,10 @@ pub struct LoraSpec {
     pub whole: bool,
     /// How blocks take turns then, where they do.
     pub turns: Option<Turns>,
+    /// The model itself without gradients, which any family's tensors can be moved without.
+    pub moved: bool,
+    /// The scales of its quantised blocks alone.
+    pub scales: bool,
 }
 
 impl Default for LoraSpec {
@@ -57,6 +61,8 @@ impl Default for LoraSpec {
             derivatives: Derivatives::default(),
             whole: false,
             turns: None,
+            moved: false,
+            scales: false,
         }
     }
 }

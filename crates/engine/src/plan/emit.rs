@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::policy::Spill;
 use super::{Buf, Buffer, Instr, Kind, Passage, Program, Region};
-use super::{Mode, Request};
+use super::{Mode, Request, moving};
 use crate::graph::{Node, Op, Role, Stage, ValueId};
 
 /// The instructions and buffers for `request`, without offsets.
@@ -183,6 +183,11 @@ impl<'a> Emitter<'a> {
     /// Whether matrices of adapters are moved.
     fn perturbs(&self) -> bool {
         self.request.mode == Mode::Perturb
+    }
+
+    /// Whether the model's own tensors are.
+    fn moves_model(&self) -> bool {
+        moving::moves(self.request)
     }
 
     fn pieces(&self) -> bool {

@@ -46,10 +46,12 @@ pub enum Instr {
         grads: [Grad; 2],
         scratch: Buf,
     },
+    /// With room for its moved weight and bias, where a model itself is moved.
     Norm {
         norm: Norm,
         x: Buf,
         out: Buf,
+        moved: Option<Buf>,
     },
     NormBackward {
         norm: Norm,
@@ -395,9 +397,10 @@ impl Instr {
                 grads.into_iter().for_each(|of| grad(see, of));
                 see(scratch, Write);
             }
-            Instr::Norm { x, out, .. } => {
+            Instr::Norm { x, out, moved, .. } => {
                 see(x, Read);
                 see(out, Write);
+                moved.into_iter().for_each(|moved| see(moved, Write));
             }
             Instr::NormBackward { x, g, gx, .. } => {
                 see(x, Read);

@@ -289,7 +289,7 @@ impl<'a> Setting<'a> {
     /// Rows of a piece.
     fn rows(&self, policy: Policy) -> Vec<usize> {
         let mut rows = vec![usize::MAX];
-        // The gradient of one of the model's matrices is made of all rows at once.
+        // The gradient of one of the model's matrices is made of all rows at once; and where it is moved, every piece draws its numbers again.
         if self.graph.whole {
             return rows;
         }

@@ -9,7 +9,7 @@ use crate::model::Model;
 use crate::plan::{Layout, Mode, Policy, PolicyName, Program, Request, States, compile};
 use crate::store::TokenFile;
 
-/// The mean cosine over `batches` batches; exact methods have 1 for what they train, also where that is some blocks at a time.
+/// The mean cosine over `batches` batches; exact methods have 1 for what they train, also where that is some blocks at a time, and methods that move all parameters of a model without gradients no number.
 ///
 /// # Errors
 /// Whatever is wrong with options, files, data or the system.
@@ -18,6 +18,10 @@ pub fn alignment(options: &TrainOptions, batches: usize) -> Result<f64> {
     let zeroth = options.method.zeroth();
     if zeroth.is_none() && options.drop_backward == 0.0 && options.derivatives.exact() {
         return Ok(1.0);
+    }
+    // All gradients of a model at once would be as large as the model.
+    if options.trains_all() {
+        return Ok(f64::NAN);
     }
     let model = Model::open(&options.model)?;
     model.check_reading(&options.data.reading)?;

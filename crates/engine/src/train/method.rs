@@ -29,6 +29,8 @@ pub enum Method {
     Lozo,
     /// The slope along a direction in some of the blocks.
     Lezo,
+    /// The slope along a direction of the scales of quantised blocks.
+    Qzo,
     /// Gradients of all of the model's own tensors.
     Full,
     /// The same, by plain SGD.
@@ -62,7 +64,7 @@ pub struct Defaults {
 
 impl Method {
     /// All of them.
-    pub const ALL: [Method; 18] = [
+    pub const ALL: [Method; 19] = [
         Method::Backprop,
         Method::LoraFa,
         Method::Dora,
@@ -72,6 +74,7 @@ impl Method {
         Method::Fzoo,
         Method::Lozo,
         Method::Lezo,
+        Method::Qzo,
         Method::Full,
         Method::Lomo,
         Method::AdaLomo,
@@ -95,6 +98,7 @@ impl Method {
             Method::Fzoo => "fzoo",
             Method::Lozo => "lozo",
             Method::Lezo => "lezo",
+            Method::Qzo => "qzo",
             Method::Full => "full",
             Method::Lomo => "lomo",
             Method::AdaLomo => "adalomo",
@@ -129,6 +133,9 @@ impl Method {
             }
             Method::Lozo => "mezo along directions of rank 2, half of which stays for 50 updates",
             Method::Lezo => "mezo in a quarter of the blocks, chosen anew for every update",
+            Method::Qzo => {
+                "mezo on the scales of a quantised model's blocks, whose integers stay; the slope is clipped to 100, and the model itself is trained, in a file"
+            }
             Method::Full => {
                 "Exact gradients of all parameters, no adapter: the model itself is trained, in a file, by --optimizer adamw, adamw8bit or sgd"
             }
@@ -171,6 +178,7 @@ impl Method {
             Method::Full | Method::BAdam => Defaults { rate: 2e-5, rank: 8, targets: "all-linear" },
             Method::Mlorc => Defaults { rate: 1e-4, rank: 8, targets: "all-linear" },
             Method::Galore => Defaults { rate: 1e-3, rank: 8, targets: "all-linear" },
+            Method::Qzo => Defaults { rate: 1e-6, rank: 8, targets: "all-linear" },
             Method::Lomo => Defaults { rate: 1e-2, rank: 8, targets: "all-linear" },
             Method::AdaLomo => Defaults { rate: 1e-3, rank: 8, targets: "all-linear" },
             Method::Apollo | Method::ApolloMini | Method::Lisa => {
@@ -180,15 +188,31 @@ impl Method {
         }
     }
 
+    /// The learning rate where a method without gradients moves all parameters: MeZO's paper's; that of fzoo, whose steps are normed, is ours.
+    pub const fn rate_of_all(self) -> f32 {
+        match self {
+            Method::Fzoo => 1e-4,
+            _ => 1e-6,
+        }
+    }
+
     /// How it looks at losses, where it has no gradients.
     pub const fn zeroth(self) -> Option<Zeroth> {
-        let mezo = Zeroth { law: Law::Normal, sides: Sides::Two, still: Still::Nothing, eps: 1e-2, renew: 1 };
+        let mezo = Zeroth {
+            law: Law::Normal,
+            sides: Sides::Two,
+            still: Still::Nothing,
+            eps: 1e-2,
+            renew: 1,
+            clip: f64::INFINITY,
+        };
         Some(match self {
             Method::Mezo => mezo,
             Method::SparseMezo => Zeroth { still: Still::Large(0.75), ..mezo },
             Method::Fzoo => Zeroth { law: Law::Signs, sides: Sides::One(8), ..mezo },
             Method::Lozo => Zeroth { law: Law::LowRank(2), renew: 50, ..mezo },
             Method::Lezo => Zeroth { still: Still::Blocks(0.75), ..mezo },
+            Method::Qzo => Zeroth { law: Law::Scales, eps: 1e-3, clip: 100.0, ..mezo },
             _ => return None,
         })
     }
@@ -197,7 +221,8 @@ impl Method {
     pub const fn trains_all(self) -> bool {
         matches!(
             self,
-            Method::Full
+            Method::Qzo
+                | Method::Full
                 | Method::Lomo
                 | Method::AdaLomo
                 | Method::Apollo
@@ -255,6 +280,7 @@ impl Method {
             _ if self.trains_all() && given => {
                 fault("it trains the model itself; `pocketune merge` puts the adapter into it first".into())
             }
+            Method::Qzo => Ok(LoraSpec { whole: true, moved: true, scales: true, ..LoraSpec::default() }),
             _ if self.trains_all() => {
                 let turns = self.turns().map(|(turns, ..)| turns);
                 Ok(LoraSpec { whole: true, turns, ..LoraSpec::default() })

@@ -6,7 +6,7 @@ use pocketune_kernels::matmul::Precision;
 use pocketune_kernels::{BlockType, Isa};
 
 use super::planning::closest_folder;
-use super::{Budget, DataOptions, Keeping, Method, Order, Schedule, Shifts};
+use super::{Budget, DataOptions, Keeping, Method, Order, Schedule, Shifts, Zeroth};
 use crate::error::{Error, Result};
 use crate::graph::{Derivatives, LoraSpec};
 use crate::model::Source;
@@ -149,6 +149,8 @@ pub struct TrainOptions {
     pub adapter_path: PathBuf,
     /// How it is trained.
     pub method: Method,
+    /// Whether a method without gradients moves all parameters of the model, and not an adapter.
+    pub all: bool,
     /// The share of blocks that the gradient passes by, drawn anew for every update; not exact.
     pub drop_backward: f64,
     /// Derivatives that are computed in another way.
@@ -232,12 +234,29 @@ impl TrainOptions {
     /// # Errors
     /// When its method can't train such adapters.
     pub fn adapt(&self, spec: LoraSpec, given: bool) -> Result<LoraSpec> {
+        if self.all && given {
+            return Method::Full.adapt(spec, given).map_err(|error| match error {
+                Error::Option { option, fault, .. } => {
+                    Error::Option { option, value: self.method.name().into(), fault }
+                }
+                other => other,
+            });
+        }
+        if self.all && self.method != Method::Qzo {
+            return Ok(LoraSpec { whole: true, moved: true, ..LoraSpec::default() });
+        }
         Ok(LoraSpec { derivatives: self.derivatives, ..self.method.adapt(spec, given)? })
     }
 
-    /// How far methods without gradients move matrices.
+    /// Whether the model itself is trained, and not an adapter.
+    pub const fn trains_all(&self) -> bool {
+        self.all || self.method.trains_all()
+    }
+
+    /// How far methods without gradients move matrices: of an adapter, or of the model itself.
     pub fn zo_eps(&self) -> f32 {
-        self.zo_eps.or(self.method.zeroth().map(|zeroth| zeroth.eps)).unwrap_or(0.0)
+        let usual = |zeroth: Zeroth| if self.all { Zeroth::EPS_OF_ALL } else { zeroth.eps };
+        self.zo_eps.or(self.method.zeroth().map(usual)).unwrap_or(0.0)
     }
 
     /// How blocks take turns to learn, where they do.
@@ -349,6 +368,10 @@ impl TrainOptions {
             let fault = "a share lies at 0 or above, and below 1".into();
             return refuse("drop-backward", self.drop_backward.to_string(), fault);
         }
+        if self.all && self.method.zeroth().is_none() {
+            let fault = format!("{name} trains an adapter; --method full trains all parameters with exact gradients");
+            return refuse("fine-tune-type", "full".into(), fault);
+        }
         if self.method.zeroth().is_none() {
             let fault = format!("{name} has gradients; --method mezo moves to look");
             return self.zo_eps.map_or(Ok(()), |eps| refuse("zo-eps", eps.to_string(), fault));
@@ -415,11 +438,11 @@ impl TrainOptions {
         if self.method.optimizer().map_or(own, |rule| rule != self.optimizer) {
             return refuse("optimizer", format!("{:?}", self.optimizer), format!("{name} has a rule of its own"));
         }
-        if !self.method.trains_all() {
+        if !self.trains_all() {
             return Ok(());
         }
         if let LoraChoice::From(_) = self.lora {
-            self.method.adapt(LoraSpec::default(), true)?;
+            self.adapt(LoraSpec::default(), true)?;
         }
         let waiting = "every tensor is moved as soon as its gradient is there, since all gradients together are as large as the model";
         if self.accumulation > 1 {

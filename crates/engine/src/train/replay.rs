@@ -4,24 +4,28 @@
 use std::path::Path;
 
 use pocketune_formats::peft::{AdapterConfig, TENSORS_FILE, Targets};
-use pocketune_formats::{json, mlx};
+use pocketune_formats::{BlockType, json, mlx};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::planning::closest_folder;
 use super::terms::{hex, model_sum};
-use super::zeroth::{Zeroth, stirs};
-use super::{LoraChoice, Method, RunOptions, TrainOptions, adapter};
-use crate::backend::{Cpu, Weights};
+use super::zeroth::{Zeroth, rounding, stirs};
+use super::{Budget, LoraChoice, Method, RunOptions, TrainOptions, adapter, whole};
+use crate::backend::{Cpu, Still, Weights};
 use crate::beside::Beside;
 use crate::error::{Error, Result};
 use crate::families::Config;
 use crate::graph::{Graph, Layers, LoraSpec, Target};
 use crate::model::{Model, Source};
-use crate::plan::{Layout, Mode, States};
+use crate::plan::{Layout, Mode, Policy, PolicyName, Program, Request, States, compile};
 use crate::store::{UPDATES, parse_updates, read_updates};
 
 /// The form of the header and the numbers.
 const FORMAT: u32 = 1;
+
+/// The word for a model in its own blocks, whose scales are moved.
+const SCALES: &str = "scales";
 
 /// What updates depend on beside their own numbers.
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,21 +37,29 @@ struct Header {
     model: String,
     /// The sum of the adapter's file that the run started from; a fresh one is a function of the seed.
     start: Option<String>,
-    /// The adapter, as PEFT describes it.
-    adapter: String,
+    /// The adapter, as PEFT describes it; none where the model itself is moved.
+    adapter: Option<String>,
+    /// How its numbers are stored then.
+    store: Option<String>,
 }
 
 /// The header of the updates that go beside an adapter.
 ///
 /// # Errors
 /// When the adapter that the run started from is no longer there.
-pub(super) fn header(options: &TrainOptions, model: [u8; 32], adapter: &AdapterConfig) -> Result<Vec<u8>> {
+pub(super) fn header(options: &TrainOptions, model: [u8; 32], adapter: Option<&AdapterConfig>) -> Result<Vec<u8>> {
     let start = match &options.lora {
         LoraChoice::New(_) => None,
         LoraChoice::From(folder) => Some(start_sum(folder)?),
     };
     let (method, model) = (options.method.name().into(), hex(model));
-    let header = Header { format: FORMAT, method, seed: options.seed, model, start, adapter: adapter.to_json() };
+    let store = match options.method {
+        Method::Qzo => Some(SCALES.into()),
+        _ => options.all.then(|| options.store.name().into()),
+    };
+    let seed = options.seed;
+    let adapter = adapter.map(AdapterConfig::to_json);
+    let header = Header { format: FORMAT, method, seed, model, start, adapter, store };
     Ok(serde_json::to_vec(&header).expect("numbers and words"))
 }
 
@@ -63,6 +75,8 @@ pub struct Updates {
     header: Header,
     zeroth: Zeroth,
     spec: LoraSpec,
+    /// How a model itself is stored: as these floats, or in its own blocks.
+    store: Option<Option<BlockType>>,
     numbers: Vec<f32>,
 }
 
@@ -80,8 +94,22 @@ impl Updates {
         }
         let zeroth = Method::named(&header.method).and_then(Method::zeroth);
         let zeroth = zeroth.ok_or_else(|| fault(format!("no method is called {:?}", header.method)))?;
-        let spec = spec(&header.adapter).ok_or_else(|| fault("an adapter that no such run has".into()))?;
-        Ok(Self { header, zeroth, spec, numbers })
+        let store = match header.store.as_deref() {
+            None => None,
+            Some(SCALES) => Some(None),
+            Some("f32") => Some(Some(BlockType::F32)),
+            Some("bf16") => Some(Some(BlockType::BF16)),
+            Some(other) => return Err(fault(format!("a model stored as {other:?}"))),
+        };
+        let spec = match (&header.adapter, store) {
+            (None, Some(ty)) => {
+                Some(LoraSpec { whole: true, moved: true, scales: ty.is_none(), ..LoraSpec::default() })
+            }
+            (Some(adapter), None) => spec(adapter),
+            _ => None,
+        };
+        let spec = spec.ok_or_else(|| fault("an adapter that no such run has".into()))?;
+        Ok(Self { header, zeroth, spec, store, numbers })
     }
 
     /// How many there are.
@@ -112,24 +140,47 @@ pub struct ReplayOptions<'a> {
 pub fn replay(options: &ReplayOptions) -> Result<usize> {
     let path = options.run.join(UPDATES);
     let fault = |fault: String| Error::Checkpoint { path: path.clone(), fault };
-    let Updates { header, zeroth, spec, numbers } = Updates::of(&path, &read_updates(&path)?)?;
+    let Updates { header, zeroth, spec, store, numbers } = Updates::of(&path, &read_updates(&path)?)?;
     let model = Model::open(options.model)?;
     if hex(model_sum(&model.files)) != header.model {
         return Err(fault("these are updates of another model".into()));
     }
     let graph = model.config.graph(Some(&spec))?;
+    let (model, file) = match store {
+        Some(ty) => whole::open(model, ty, closest_folder(options.output), Budget::Available)
+            .map(|(model, file)| (model, Some(file)))?,
+        None => (model, None),
+    };
     let weights = Weights::bind(model.files, &model.config, &graph)?;
+    let stored = weights.stored();
+    let weights = match file {
+        Some(file) => weights.writable(file),
+        None => weights,
+    };
+    let machine = options.kernels.machine()?;
     let layout = Layout::new(&graph, States::None, false, 0, Mode::Evaluate, 0);
-    let mut cpu = Cpu::new(options.kernels.machine()?, weights, &graph, layout, &[], &std::env::temp_dir())?;
+    // What a step works with lies where a program would: where the model itself is moved it is a program's that sees one token.
+    let (mode, policy) = (Mode::Perturb, Policy::named(PolicyName::Block));
+    let request = Request { graph: &graph, stored: &stored, tokens: 1, machine, policy, mode, states: States::None };
+    let program = graph.whole.then(|| compile(request));
+    let programs: Vec<&Program> = program.iter().collect();
+    let mut cpu = Cpu::new(machine, weights, &graph, layout, &programs, &std::env::temp_dir())?;
     start(&mut cpu, &graph, &model.config, &header, options.start, &fault)?;
+    if let (true, Still::Large(share)) = (graph.whole, zeroth.still) {
+        cpu.measure_limits(share);
+    }
     let updates = numbers.chunks_exact(zeroth.words()).enumerate();
     let count = updates.len();
     for (at, update) in updates {
         let (keep, coefficients) = update.split_last().expect("a number for what is left, at least");
         if stirs(coefficients, *keep) {
             cpu.aim(zeroth.aim(header.seed, at + 1, 0.0), &graph);
-            cpu.step_along(coefficients, *keep);
+            cpu.step_along(coefficients, *keep, rounding(header.seed, at + 1))?;
         }
+    }
+    if graph.whole {
+        whole::save(&cpu, &graph, None, None, options.output)?;
+        return Ok(count);
     }
     let name = options.model.name();
     adapter::save(

@@ -11,10 +11,10 @@ use super::progress::Progress;
 use super::steps::Steps;
 use super::terms::{Terms, model_sum};
 use super::{
-    Batches, Control, Ending, Event, Host, LoraChoice, Passes, Prepared, Rows, Summary, TrainOptions, adapter, passes,
-    prepare, replay, whole,
+    Batches, Control, Ending, Event, Host, LoraChoice, Method, Passes, Prepared, Rows, Summary, TrainOptions, adapter,
+    passes, prepare, replay, whole,
 };
-use crate::backend::{Cpu, Outcome, Weights};
+use crate::backend::{Cpu, Outcome, Still, Weights};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, LoraSpec};
 use crate::memory::{self, Peak, Resident};
@@ -51,14 +51,18 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
         // What can't be adapted so is said before gigabytes are read.
         model.config.graph(Some(&options.adapt(spec.clone(), false)?))?;
     }
-    if options.method.trains_all() {
-        whole::check_floats(&model, options.method)?;
+    let own_blocks = options.method == Method::Qzo;
+    match options.trains_all() {
+        true if own_blocks => whole::check_scales(&model, options.method)?,
+        true => whole::check_floats(&model, options.method)?,
+        false => {}
     }
     let data = prepare(&model, &options.data, options.max_seq_length, options.spill_folder())?;
     host.event(Event::Prepared(&data));
     let sums = (model_sum(&model.files), data.sum());
-    let (model, store) = match options.method.trains_all() {
-        true => whole::open(model, options).map(|(model, store)| (model, Some(store)))?,
+    let (model, store) = match options.trains_all() {
+        true => whole::open(model, (!own_blocks).then_some(options.store), options.spill_folder(), options.budget)
+            .map(|(model, store)| (model, Some(store)))?,
         false => (model, None),
     };
     let mut run = Run::new(options, (model, store, sums.0), data, keeper.resumes(), peak.look())?;
@@ -71,7 +75,8 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
         host.event(Event::Resumed { iter: progress.iter, from });
     }
     let machine = run.task.machine;
-    host.event(Event::Planned { plan: &run.plan, budget: options.budget, machine, trainable: run.graph.trainable() });
+    let trainable = if run.lora.scales { run.cpu.count_scales() } else { run.graph.trainable() };
+    host.event(Event::Planned { plan: &run.plan, budget: options.budget, machine, trainable });
     let alone = run.cpu.product_alone(&run.plan.program, ALONE, &mut || host.now());
     if let Some(alone) = alone {
         host.event(Event::Measured(alone));
@@ -205,6 +210,10 @@ impl Run {
             Some((folder, saved)) => adapter::load(&mut cpu, &graph, &model.config, folder, &saved)?,
             None => adapter::initialise(&mut cpu, &graph, options.seed),
         }
+        // Of the model as it is before the first update, also where a run goes on.
+        if let Some(Still::Large(share)) = options.method.zeroth().map(|zeroth| zeroth.still).filter(|_| graph.whole) {
+            cpu.measure_limits(share);
+        }
         let flops = Flops::of(&plan.program, &graph);
         let batch_size = options.batch_size;
         Ok(Self {
@@ -263,15 +272,15 @@ impl Run {
     /// Puts the adapter in its place, and beside it what its `iter` updates were where that is kept.
     pub fn save(&self, options: &TrainOptions, iter: usize) -> Result<()> {
         let (graph, beside, kept) = (&self.graph, &self.data.beside, options.kept.as_deref());
-        if graph.whole {
-            return whole::save(&self.cpu, graph, kept, &options.adapter_path);
-        }
-        let config = adapter::config(graph, &self.lora, &options.model.name());
+        let config = (!graph.whole).then(|| adapter::config(graph, &self.lora, &options.model.name()));
         let words = options.method.zeroth().map(|zeroth| zeroth.words());
-        let header = words.map(|_| replay::header(options, self.model, &config)).transpose()?;
+        let header = words.map(|_| replay::header(options, self.model, config.as_ref())).transpose()?;
         let numbers = &self.cpu.log()[..iter * words.unwrap_or(0)];
         let updates = header.as_ref().map(|header| (&header[..], numbers));
-        adapter::save(&self.cpu, graph, &config, kept, updates, beside, &options.adapter_path)
+        match config {
+            None => whole::save(&self.cpu, graph, kept, updates, &options.adapter_path),
+            Some(config) => adapter::save(&self.cpu, graph, &config, kept, updates, beside, &options.adapter_path),
+        }
     }
 }
 

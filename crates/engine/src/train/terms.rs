@@ -68,7 +68,7 @@ impl Terms {
             ("pack", if options.pack { format!("up to {} tokens", options.max_seq_length) } else { "no".into() }),
         ];
         let turns = options.shifts().map(|shifts| ("turns", format!("{} every {}", shifts.order.word(), shifts.every)));
-        let store = options.method.trains_all().then(|| ("store", options.store.name().to_string()));
+        let store = options.trains_all().then(|| ("store", options.store.name().to_string()));
         let number = |number: Option<usize>| number.map_or("none".into(), |number| number.to_string());
         // Which adapter is kept depends on these only where the best one is.
         let judged = [

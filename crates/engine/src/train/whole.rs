@@ -1,21 +1,22 @@
 //! The file of a model that is trained itself: a GGUF file of plain floats that a run makes of the model, without a name so that the system removes it however
 //! the run ends. Checkpoints have what was learnt; the result is a copy of the file. It refuses models that are stored in fewer bits than they are to be
-//! trained in.
+//! trained in. Where the scales of quantised blocks are trained, the file is the model's own, copied.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::path::Path;
 
 use pocketune_formats::{BlockType, Element};
+use pocketune_kernels::scales;
 
-use super::{Method, TrainOptions};
+use super::{Budget, Method, TrainOptions};
 use crate::backend::Cpu;
 use crate::error::{Error, Result};
 use crate::export::{quantize, write_back};
 use crate::families::gguf_name;
 use crate::graph::Graph;
 use crate::model::{Model, Source};
-use crate::store::{FolderWriter, HOW, MODEL, MODEL_FOLDER, check_writable};
+use crate::store::{FolderWriter, HOW, MODEL, MODEL_FOLDER, UPDATES, check_writable, write_updates};
 
 /// Checks that the matrices of `model` are floats.
 ///
@@ -44,15 +45,38 @@ pub fn check_floats(model: &Model, method: Method) -> Result<()> {
     Ok(())
 }
 
-/// Makes the file of `model`, which is no longer needed then.
+/// Checks that `model` is a GGUF file with quantised blocks.
+///
+/// # Errors
+/// When it has no scales to move.
+pub fn check_scales(model: &Model, method: Method) -> Result<()> {
+    let scaled = |element: &Element| matches!(element, Element::Block(ty) if scales::places(*ty).is_some());
+    if model.files.gguf().is_some() && model.files.tensors().any(|info| scaled(&info.element)) {
+        return Ok(());
+    }
+    let fault = match model.files.gguf() {
+        Some(_) => {
+            "the model is of floats, which have no scales; --method mezo --fine-tune-type full moves all of its numbers, and `pocketune quantize --type q4_0` makes blocks of it \
+             first"
+        }
+        None => {
+            "it moves the scales of a GGUF file; `pocketune quantize --type q4_0` makes one of a folder, and --method mezo trains an adapter on it as it is"
+        }
+    };
+    Err(Error::Option { option: "method", value: method.name().into(), fault: fault.into() })
+}
+
+/// Makes the file of `model`, which is no longer needed then: of floats of one type, or of its own blocks.
 ///
 /// # Errors
 /// When the model has no form in GGUF or the disk fails.
-pub fn open(model: Model, options: &TrainOptions) -> Result<(Model, File)> {
-    let folder = options.spill_folder();
+pub fn open(model: Model, ty: Option<BlockType>, folder: &Path, budget: Budget) -> Result<(Model, File)> {
     check_writable(folder)?;
     let path = folder.join(format!(".pocketune-store-{}-0", std::process::id()));
-    quantize(&model, options.store, &path, options.budget)?;
+    match ty {
+        Some(ty) => quantize(&model, ty, &path, budget).map(|_| ())?,
+        None => copy_file(&model, &path).map_err(|error| Error::io(&path, error))?,
+    }
     drop(model);
     let opened = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| Error::io(&path, error));
     let both = opened.and_then(|file| Ok((Model::open(&Source::Path(path.clone()))?, file)));
@@ -61,18 +85,46 @@ pub fn open(model: Model, options: &TrainOptions) -> Result<(Model, File)> {
     removed?;
     // Checkpoints count in words of four bytes.
     if let Some(info) = both.0.files.tensors().find(|info| info.bytes % 4 != 0) {
-        let fault =
-            format!("tensor {} has an odd number of elements, {:?}; --store f32 trains it", info.name, info.shape);
-        return Err(Error::Option { option: "store", value: options.store.name().into(), fault });
+        let (name, shape) = (&info.name, &info.shape);
+        let (option, value, fault) = match ty {
+            Some(ty) => (
+                "store",
+                ty.name(),
+                format!("tensor {name} has an odd number of elements, {shape:?}; --store f32 trains it"),
+            ),
+            None => (
+                "method",
+                "qzo",
+                format!("tensor {name} has an odd number of bytes, {}; --method mezo trains an adapter", info.bytes),
+            ),
+        };
+        return Err(Error::Option { option, value: value.into(), fault });
     }
     Ok(both)
 }
 
-/// Puts the model as it is now into the folder of the run, whole or not at all.
+/// The model's file as it is, a piece at a time.
+fn copy_file(model: &Model, path: &Path) -> std::io::Result<()> {
+    let mut out = File::create(path)?;
+    let file = &model.files.files()[0];
+    for (at, piece) in (0..).step_by(crate::store::CHUNK).zip(file.bytes().chunks(crate::store::CHUNK)) {
+        out.write_all(piece)?;
+        file.release(at, piece.len());
+    }
+    out.sync_all()
+}
+
+/// Puts the model as it is now into the folder of the run, whole or not at all, with what its updates were where that is known.
 ///
 /// # Errors
 /// The system's.
-pub fn save(cpu: &Cpu, graph: &Graph, kept: Option<&str>, folder: &Path) -> Result<()> {
+pub fn save(
+    cpu: &Cpu,
+    graph: &Graph,
+    kept: Option<&str>,
+    updates: Option<(&[u8], &[f32])>,
+    folder: &Path,
+) -> Result<()> {
     cpu.store_vectors(graph)?;
     let mut writer = FolderWriter::open(folder)?;
     if let Some(mut store) = cpu.weights().store() {
@@ -80,6 +132,10 @@ pub fn save(cpu: &Cpu, graph: &Graph, kept: Option<&str>, folder: &Path) -> Resu
     }
     if let Some(kept) = kept {
         writer.file(HOW, |out| out.write_all(kept.as_bytes()))?;
+    }
+    match updates {
+        Some((header, numbers)) => writer.file(UPDATES, |out| write_updates(out, header, numbers))?,
+        None => writer.without(UPDATES),
     }
     writer.commit()
 }

@@ -25,9 +25,14 @@ pub struct Zeroth {
     pub eps: f32,
     /// Updates for which the second factors of low-rank directions stay.
     pub renew: usize,
+    /// The largest slope that counts.
+    pub clip: f64,
 }
 
 impl Zeroth {
+    /// How far a model itself is moved, as MeZO's paper has it.
+    pub const EPS_OF_ALL: f32 = 1e-3;
+
     /// Numbers that say what an update was: how far it went along each direction, and what was left of the matrices before.
     pub const fn words(&self) -> usize {
         self.sides.directions() + 1
@@ -50,7 +55,7 @@ impl Zeroth {
         match self.sides {
             // p = (l₊ - l₋) / 2ε.
             Sides::Two => {
-                out[0] = (losses[0] - losses[1]) / (2.0 * f64::from(eps));
+                out[0] = ((losses[0] - losses[1]) / (2.0 * f64::from(eps))).clamp(-self.clip, self.clip);
                 0.5 * (losses[0] + losses[1])
             }
             // (lᵢ - l₀) / (N σ), σ the standard deviation of the moved losses.
@@ -105,10 +110,15 @@ impl Steps<'_> {
         }
         run.cpu.log_update(next.iter, coefficients, keep);
         if stirs(coefficients, keep) {
-            run.cpu.step_along(coefficients, keep);
+            run.cpu.step_along(coefficients, keep, rounding(options.seed, next.iter))?;
         }
         Ok(work)
     }
+}
+
+/// What a model's own tensors are rounded with in update `iter`.
+pub(super) const fn rounding(seed: u64, iter: usize) -> Noise {
+    Noise { seed, pass: iter as u64 }
 }
 
 /// Whether an update changes anything.

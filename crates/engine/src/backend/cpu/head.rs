@@ -11,8 +11,8 @@ use pocketune_kernels::{elementwise, embed};
 use super::faint::Faint;
 use super::{Batch, Cpu, NO_LABEL, Outcome};
 use crate::error::Result;
-use crate::graph::WeightId;
-use crate::plan::Machine;
+use crate::graph::{VectorId, WeightId};
+use crate::plan::{Machine, strips as moved_strips};
 
 /// The head of the model and how its loss is worked through.
 #[derive(Clone, Copy)]
@@ -25,6 +25,8 @@ pub(super) struct Head<'a> {
     /// Labelled rows at a time.
     pub rows: usize,
     pub stream: bool,
+    /// Where the model itself is moved: its bias as well, where it has one.
+    pub moved: Option<Option<VectorId>>,
 }
 
 /// The head's adapter.
@@ -111,7 +113,9 @@ impl Cpu {
         let (numbers, work) = work.split_at_mut(6 * rows);
         let (mut faint, work) = Faint::cut(work, head.skip, rows, c);
         let rank = head.lora.map_or(0, |lora| lora.a.rows);
-        let (mut low, scratch) = Work::cut(work, rank, rows, longest);
+        let (mut low, work) = Work::cut(work, rank, rows, longest);
+        let room = if head.moved.is_some() { moved_strips(longest * c) + moved_strips(longest) } else { 0 };
+        let (room, scratch) = work.split_at_mut(room);
         let Machine { isa, precision, .. } = self.machine;
         let pool = &self.pool;
         let scale = 1.0 / batch.targets.max(1) as f32;
@@ -157,7 +161,13 @@ impl Cpu {
                     self.weights.read_ahead(head.weight, strip.end..strip.end + STRIP);
                 }
                 let logits = &mut logits[..count * strip.len()];
-                self.logits_of(head, &piece, &strip, &mut low, logits, scratch);
+                match head.moved {
+                    None => self.logits_of(head, &piece, &strip, &mut low, logits, scratch),
+                    Some(bias) => {
+                        let groups = labelled.clone().map(|row| batch.group_of(row));
+                        self.moved_logits((head.weight, bias), &piece, groups, &strip, logits, (room, scratch));
+                    }
+                }
                 if !batch.choices.is_empty() {
                     cross_entropy::only(pool, logits, count, strip.start, batch.choices);
                 }
@@ -237,6 +247,36 @@ impl Cpu {
             let mut thin = Ctx { pool, isa, precision: Precision::F32, scratch };
             let factor = Weight::f32(rank, strip.len(), b);
             nn(&mut thin, factor, &low.h[..piece.len() * rank], piece.len(), logits, Start::Output, None);
+        }
+    }
+
+    /// The logits of a strip as each row's group sees it; rows of a group lie together.
+    fn moved_logits(
+        &self,
+        (weight, bias): (WeightId, Option<VectorId>),
+        piece: &Piece,
+        groups: impl Iterator<Item = usize>,
+        strip: &Range<usize>,
+        logits: &mut [f32],
+        (room, scratch): (&mut [f32], &mut [f32]),
+    ) {
+        let (Machine { isa, precision, .. }, pool) = (self.machine, &self.pool);
+        let cols = self.weights.matrix(weight).cols;
+        let (room, bias_room) = room.split_at_mut(moved_strips(strip.len() * cols));
+        let mut matrix = self.moved_rows(weight, strip.clone(), room);
+        let mut bias = bias.map(|bias| self.moved_part(bias, strip.clone(), bias_room));
+        let mut groups = groups.peekable();
+        let mut first = 0;
+        while let Some(group) = groups.next() {
+            let mut n = 1;
+            while groups.next_if_eq(&group).is_some() {
+                n += 1;
+            }
+            let start = bias.as_mut().map_or(Start::Zero, |bias| Start::Bias(bias.of(self, group)));
+            let seen = Weight::f32(strip.len(), cols, matrix.of(self, group));
+            let (x, to) = (&piece.x[first * cols..][..n * cols], &mut logits[first * strip.len()..][..n * strip.len()]);
+            nt(&mut Ctx { pool, isa, precision, scratch: &mut *scratch }, seen, x, n, to, start, None);
+            first += n;
         }
     }
 

@@ -239,7 +239,7 @@ impl Cpu {
         projection.fill(0.0);
         let draw = Draw::Normal(rule.numbers(lesson.param.0));
         let direction = Direction { draw, limit: f32::INFINITY };
-        perturb::step(isa, pool, projection, small, 0.0, &[(direction, -1.0 / (rank as f32).sqrt())]);
+        perturb::step(isa, pool, projection, (small, 0), 0.0, &[(direction, -1.0 / (rank as f32).sqrt())]);
         projected.fill(0.0);
         by_row.fill(1.0);
         by_col.fill(if tall { 1.0 } else { 0.0 });

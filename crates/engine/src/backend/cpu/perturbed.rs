@@ -7,7 +7,8 @@ use pocketune_kernels::matmul::{Ctx, Precision, Start, Weight, nn, nt};
 use pocketune_kernels::perturb::{self, Direction, Draw};
 use pocketune_kernels::philox::Philox;
 
-use super::{Batch, Cpu, Outcome};
+use super::{Batch, Cpu, Noise, Outcome};
+use crate::error::Result;
 use crate::graph::{Graph, ParamId};
 
 /// The most directions of an update.
@@ -25,6 +26,8 @@ pub enum Law {
     Signs,
     /// A product of two thin normal matrices of this rank.
     LowRank(usize),
+    /// Standard normal, one for the scale of each quantised block; nothing else moves.
+    Scales,
 }
 
 /// What stays where it is during an update.
@@ -65,7 +68,7 @@ impl Sides {
     }
 
     /// The direction of a group, and how many times it is added.
-    const fn of(self, group: usize) -> Option<(usize, f32)> {
+    pub(super) const fn of(self, group: usize) -> Option<(usize, f32)> {
         match (self, group) {
             (Sides::Two, 0) => Some((0, 1.0)),
             (Sides::Two, _) => Some((0, -1.0)),
@@ -75,7 +78,7 @@ impl Sides {
     }
 }
 
-/// Where the matrices of an adapter move to, for one update.
+/// Where what is trained moves to, for one update.
 #[derive(Clone, Copy, Debug)]
 pub struct Aim {
     /// The seed of its numbers.
@@ -93,11 +96,11 @@ pub struct Aim {
 }
 
 impl Aim {
-    fn direction(&self, ParamId(id): ParamId, direction: usize, limit: f32) -> Direction {
+    pub(super) fn direction(&self, ParamId(id): ParamId, direction: usize, limit: f32) -> Direction {
         let stream = |of: u64| (id as u64) << 8 | of;
         let numbers = Philox::new(self.seed, stream(direction as u64));
         let draw = match self.law {
-            Law::Normal => Draw::Normal(numbers),
+            Law::Normal | Law::Scales => Draw::Normal(numbers),
             Law::Signs => Draw::Signs(numbers),
             Law::LowRank(rank) => Draw::LowRank { u: numbers, v: Philox::new(self.slow, stream(SHARED)), rank },
         };
@@ -126,6 +129,8 @@ impl Cpu {
     pub fn aim(&mut self, aim: Aim, graph: &Graph) {
         for (id, param) in graph.params.iter().enumerate() {
             self.limits[id] = match (aim.still, self.blocks[id]) {
+                // Those of a model itself are measured once.
+                (Still::Large(_), _) if graph.whole => self.limits[id],
                 (Still::Large(share), _) => {
                     let count = ((1.0 - share) * param.len() as f64).ceil() as usize;
                     perturb::smallest(self.param(ParamId(id)), count.max(1))
@@ -137,8 +142,14 @@ impl Cpu {
         self.aim = Some(aim);
     }
 
-    /// `θ ← keep θ - Σ c z` for every matrix that moves, along the directions of the last [`Cpu::aim`].
-    pub fn step_along(&mut self, coefficients: &[f32], keep: f32) {
+    /// `θ ← keep θ - Σ c z` for every matrix that moves, along the directions of the last [`Cpu::aim`]; `noise` is what a model's own are rounded with.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn step_along(&mut self, coefficients: &[f32], keep: f32, noise: Noise) -> Result<()> {
+        if self.is_whole() {
+            return self.step_model(coefficients, keep, noise);
+        }
         let aim = self.aim.expect("losses were found along directions");
         let none = (aim.direction(ParamId(0), 0, 0.0), 0.0);
         for id in 0..self.ranks.len() {
@@ -153,8 +164,9 @@ impl Cpu {
             self.forget_lengths(ParamId(id));
             let theta = self.arena.get_mut(self.layout.param(ParamId(id)).range());
             let (isa, cols) = (self.machine.isa, self.ranks[id].1);
-            perturb::step(isa, &self.pool, theta, cols, keep, &along[..coefficients.len()]);
+            perturb::step(isa, &self.pool, theta, (cols, 0), keep, &along[..coefficients.len()]);
         }
+        Ok(())
     }
 
     /// The numbers of one direction of a matrix, as they were last aimed along.
@@ -191,12 +203,10 @@ impl Cpu {
         scratch: &mut [f32],
     ) {
         let (rank, cols) = self.ranks[id.0];
-        let (room, scratch) = scratch.split_at_mut(rank * cols);
-        for (rows, group) in batch.parts(window) {
-            let factor = Weight::f32(rank, cols, self.seen(id, group, self.param(id), room));
+        self.by_group(batch, window, id, scratch, |factor, rows, ctx| {
             let (x, h) = (&x[rows.start * cols..rows.end * cols], &mut h[rows.start * rank..rows.end * rank]);
-            nt(&mut self.thin(scratch), factor, x, rows.len(), h, Start::Zero, None);
-        }
+            nt(ctx, factor, x, rows.len(), h, Start::Zero, None);
+        });
     }
 
     /// `y += h B` for the rows of each group with its own B.
@@ -210,16 +220,29 @@ impl Cpu {
         scratch: &mut [f32],
     ) {
         let (rank, cols) = self.ranks[id.0];
+        self.by_group(batch, window, id, scratch, |factor, rows, ctx| {
+            let (h, y) = (&h[rows.start * rank..rows.end * rank], &mut y[rows.start * cols..rows.end * cols]);
+            nn(ctx, factor, h, rows.len(), y, Start::Output, None);
+        });
+    }
+
+    /// Hands `multiply` a factor as each group sees it, with the group's rows of the window. Moved factors are multiplied in f32: in bf16 a small step
+    /// would be rounded away.
+    fn by_group(
+        &self,
+        batch: Batch,
+        window: &Range<usize>,
+        id: ParamId,
+        scratch: &mut [f32],
+        mut multiply: impl FnMut(Weight, Range<usize>, &mut Ctx),
+    ) {
+        let (rank, cols) = self.ranks[id.0];
         let (room, scratch) = scratch.split_at_mut(rank * cols);
         for (rows, group) in batch.parts(window) {
             let factor = Weight::f32(rank, cols, self.seen(id, group, self.param(id), room));
-            let (h, y) = (&h[rows.start * rank..rows.end * rank], &mut y[rows.start * cols..rows.end * cols]);
-            nn(&mut self.thin(scratch), factor, h, rows.len(), y, Start::Output, None);
+            let scratch = &mut *scratch;
+            let mut ctx = Ctx { pool: &self.pool, isa: self.machine.isa, precision: Precision::F32, scratch };
+            multiply(factor, rows, &mut ctx);
         }
-    }
-
-    /// Moved factors are multiplied in f32: in bf16 a small step would be rounded away.
-    fn thin<'a>(&'a self, scratch: &'a mut [f32]) -> Ctx<'a> {
-        Ctx { pool: &self.pool, isa: self.machine.isa, precision: Precision::F32, scratch }
     }
 }

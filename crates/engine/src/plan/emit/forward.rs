@@ -3,9 +3,9 @@
 use pocketune_kernels::dora;
 
 use super::{Emitter, scratch};
-use crate::graph::{Factors, Op, ParamId, ValueId, VectorId, WeightId};
-use crate::plan::Mode;
+use crate::graph::{Factors, Norm, Op, ParamId, ValueId, VectorId, WeightId};
 use crate::plan::{Buf, Instr, Kind, LoraAdd};
+use crate::plan::{Mode, moving};
 
 impl Emitter<'_> {
     /// Makes sure that `value` is in memory, by the nodes of the open stage.
@@ -31,12 +31,14 @@ impl Emitter<'_> {
         let input = |i: usize| node.inputs[i];
         let instr = match &node.op {
             Op::Embed { weight, scale, added, lora } => {
-                let scratch = lora.map(|lora| self.scratch(self.embedding(lora)));
+                let cols = self.request.graph.weights[weight.0].cols;
+                let moved = self.moves_model().then(|| self.scratch(moving::strips(cols)));
+                let scratch = lora.map(|lora| self.scratch(self.embedding(lora))).or(moved);
                 let (added, lora) = (*added, *lora);
                 let out = self.define(node.outputs[0]);
                 Instr::Embed { weight: *weight, scale: *scale, added, lora, out, scratch }
             }
-            Op::Norm(norm) => Instr::Norm { norm: *norm, x: self.at(input(0)), out: self.define(node.outputs[0]) },
+            Op::Norm(norm) => self.norm(*norm, input(0), node.outputs[0]),
             // Where nothing waits for what was normalised, both parts are one.
             Op::Normalise(_) if !self.backwards && !self.kept(node.outputs[0]) => return,
             Op::Normalise(norm) => {
@@ -47,8 +49,8 @@ impl Emitter<'_> {
             Op::Affine(norm) => match self.live[input(0).0] {
                 Some(n) => Instr::Affine { norm: *norm, n, out: self.define(node.outputs[0]) },
                 None => {
-                    let x = self.at(self.node(self.producers[input(0).0]).inputs[0]);
-                    Instr::Norm { norm: *norm, x, out: self.define(node.outputs[0]) }
+                    let x = self.node(self.producers[input(0).0]).inputs[0];
+                    self.norm(*norm, x, node.outputs[0])
                 }
             },
             Op::Dropout { .. } if !self.trains() => {
@@ -69,7 +71,10 @@ impl Emitter<'_> {
                 let down = lora.filter(|_| !self.perturbs());
                 let made = down.and_then(|_| self.just_made(self.at(input(0)), self.at(input(1))));
                 let lora = lora.map(|(b, _)| LoraAdd { b, h: self.at(input(1)), down: made.map(|made| made.0) });
-                let needed = self.nt(*weight, lora.map(|lora| lora.b));
+                let needed = match self.moves_model() {
+                    true => moving::linear(self.request, *weight, self.rows()),
+                    false => self.nt(*weight, lora.map(|lora| lora.b)),
+                };
                 let scratch = match made {
                     Some((_, scratch)) => self.grow(scratch, needed),
                     None => self.scratch(needed),
@@ -142,6 +147,12 @@ impl Emitter<'_> {
         };
         self.instrs.push(instr);
         updates.for_each(|(param, grad)| self.update(param, grad));
+    }
+
+    fn norm(&mut self, norm: Norm, x: ValueId, out: ValueId) -> Instr {
+        let len = self.request.graph.vectors[norm.weight.0].len;
+        let moved = self.moves_model().then(|| self.scratch(2 * moving::strips(len)));
+        Instr::Norm { norm, x: self.at(x), out: self.define(out), moved }
     }
 
     /// The adapter's factor and scale and the scratch memory, if the last instruction made `h` of `x`: it is taken back, since the linear

@@ -7,7 +7,7 @@ use pocketune_kernels::matmul::{self, Precision, Shape};
 
 use super::Emitter;
 use crate::graph::{Factors, ParamId, WeightId};
-use crate::plan::{Machine, Mode, Request};
+use crate::plan::{Machine, Mode, Request, moving};
 
 impl Emitter<'_> {
     pub(super) fn matvec(&self) -> usize {
@@ -99,7 +99,8 @@ pub(super) fn loss_work(request: Request, weight: WeightId, lora: Option<Factors
     };
     let skip = skip && matches!(request.mode, Mode::TrainAndUpdate | Mode::Accumulate);
     let together = if skip { rows * (decl.cols + 1) } else { 0 };
-    rows * (2 * decl.cols + strip + 6) + together + adapter + product.max(thin)
+    let moved = if moving::moves(request) { moving::strips(strip * decl.cols) + moving::strips(strip) } else { 0 };
+    rows * (2 * decl.cols + strip + 6) + together + adapter + moved + product.max(thin)
 }
 
 /// All products of `n` rows with a factor of `[rank, cols]`, which at the ends of a model are in f32.

@@ -24,7 +24,7 @@ impl Cpu {
         let (omega, sums) = rest.split_at_mut(Mlorc::rank() * cols);
         omega.fill(0.0);
         let direction = Direction { draw: Draw::Normal(rule.numbers(lesson.param.0)), limit: f32::INFINITY };
-        perturb::step(isa, pool, omega, cols, 0.0, &[(direction, -1.0)]);
+        perturb::step(isa, pool, omega, (cols, 0), 0.0, &[(direction, -1.0)]);
         self.with_state(lesson.param, 0..BOTH * (rows + cols), room, |state| {
             let (left, right) = state.split_at_mut(BOTH * rows);
             let raised = Mlorc::raised(isa, pool, left, right, &mut sums[..2 * rows]);

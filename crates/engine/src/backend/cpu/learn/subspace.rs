@@ -101,7 +101,7 @@ impl Cpu {
         let (by, kept_by) = if tall { ((1, small), (1, small)) } else { ((tried, 1), (kept, 1)) };
         y.fill(0.0);
         let direction = Direction { draw: Draw::Normal(rule.numbers(lesson.param.0)), limit: f32::INFINITY };
-        perturb::step(isa, pool, y, small, 0.0, &[(direction, -1.0)]);
+        perturb::step(isa, pool, y, (small, 0), 0.0, &[(direction, -1.0)]);
         let mut ctx = Ctx { pool, isa, precision: Precision::F32, scratch };
         let part = |strip: &Range<usize>| tried * strip.start..tried * strip.end;
         for power in 0..Galore::POWERS {
