@@ -104,11 +104,13 @@ fn a_real_model_whose_table_is_many_strips_stays_inside_its_smallest_plan() {
     };
     let place = Place::new();
     place.pocketune("quantize --type bf16").model(path).with("--output", place.path("floats.gguf")).succeeds();
-    for method in METHODS {
+    let moved = ["lomo --max-grad-norm 1", "mezo --fine-tune-type full", "fzoo --fine-tune-type full"];
+    for method in METHODS.into_iter().chain(moved) {
         let run = place
             .pocketune("train --iters 1 --batch-size 1 --max-seq-length 64 --log-format jsonl --memory-budget min");
-        let run = run.with("--method", method).model(place.path("floats.gguf")).data(demo_data().join("train.jsonl"));
-        let report: Value = serde_json::from_str(run.into(method).succeeds().stdout.lines().last().unwrap()).unwrap();
+        let run = run.words(&format!("--method {method}")).model(place.path("floats.gguf"));
+        let run = run.data(demo_data().join("train.jsonl")).into(method);
+        let report: Value = serde_json::from_str(run.succeeds().stdout.lines().last().unwrap()).unwrap();
         let [held, planned] = ["peak_rss_bytes", "planned_peak_bytes"].map(|name| report[name].as_u64().unwrap());
         assert!(held <= planned, "{method}: {held} bytes held, {planned} planned");
         std::fs::remove_dir_all(place.path(method)).unwrap();

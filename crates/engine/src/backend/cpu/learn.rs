@@ -95,7 +95,9 @@ impl Cpu {
         if self.is_measuring() {
             let strips = cut(0..rows, strip).map(|strip| {
                 desk.look(&strip, cols, make);
-                elementwise::square_sum(&desk.grad[..strip.len() * cols])
+                let squares = elementwise::square_sum(&desk.grad[..strip.len() * cols]);
+                self.leave(lesson, strip);
+                squares
             });
             return Ok(strips.sum());
         }
@@ -135,7 +137,9 @@ impl Cpu {
         if strip < rows && !lesson.finite {
             for strip in cut(0..rows, strip) {
                 desk.look(&strip, cols, make);
-                if !self.take_in(&desk.grad[..strip.len() * cols], &mut sum) {
+                let finite = self.take_in(&desk.grad[..strip.len() * cols], &mut sum);
+                self.leave(lesson, strip);
+                if !finite {
                     return Ok(f64::NAN);
                 }
             }

@@ -39,6 +39,7 @@ impl Cpu {
                 finite &= self.take_in(grad, &mut sum);
                 let to = &mut basis[BOTH * strip.start..BOTH * strip.end];
                 rule.sketch(isa, pool, kept(&strip), grad, omega, to);
+                self.leave(lesson, strip);
             }
             if !finite {
                 return Ok(f64::NAN);

@@ -62,6 +62,7 @@ impl Cpu {
                 } else {
                     tn(&mut ctx, &projection[part], grad, strip.len(), kept, cols, projected, Start::Output);
                 }
+                self.leave(lesson, strip);
             }
             if !finite {
                 return Ok(f64::NAN);
@@ -115,6 +116,7 @@ impl Cpu {
                 desk.look(&strip, cols, make);
                 let grad = &desk.grad[..strip.len() * cols];
                 if power == 0 && !self.take_in(grad, &mut 0.0) {
+                    self.leave(lesson, strip);
                     return false;
                 }
                 let (ctx, n) = (&mut ctx, strip.len());
@@ -125,12 +127,14 @@ impl Cpu {
                 } else {
                     tn(ctx, &y[part(&strip)], grad, n, tried, cols, between, Start::Output);
                 }
+                self.leave(lesson, strip);
             }
             // The other product needs all of the first where strips cut the side that it sums over.
             for strip in cut(0..if tall { 0 } else { rows }, strip) {
                 desk.look(&strip, cols, make);
                 let (grad, by) = (&desk.grad[..strip.len() * cols], Weight::f32(tried, cols, between));
                 nt(&mut ctx, by, grad, strip.len(), &mut next[part(&strip)], Start::Zero, None);
+                self.leave(lesson, strip);
             }
         }
         turn([y, next], (small, tried), by, projection, kept, kept_by);
