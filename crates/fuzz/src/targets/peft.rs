@@ -26,6 +26,9 @@ pub const TARGET: Target = Target {
         b"\"bias\":\"all\"",
         b".lora_A.weight",
         b".lora_B.weight",
+        b"\"peft_type\":\"VERA\"",
+        b".vera_lambda_d",
+        b"base_model.vera_A",
         b"base_model.model.",
         b"\"dtype\":\"BF16\"",
         b"\"dtype\":\"I8\"",
@@ -54,6 +57,15 @@ fn seeds() -> Vec<Seed> {
         seed(
             r#"{"peft_type":"LORA","r":1,"lora_alpha":0.5,"target_modules":"all-linear","rank_pattern":{},"use_dora":false}"#,
             &[("base_model.model.x.lora_A.weight", &[1, 0]), ("base_model.model.x.lora_B.weight", &[0, 1])],
+        ),
+        seed(
+            r#"{"peft_type":"VERA","r":2,"d_initial":0.1,"projection_prng_key":0,"save_projection":true,"target_modules":["q_proj"]}"#,
+            &[
+                ("base_model.vera_A", &[2, 3]),
+                ("base_model.vera_B", &[4, 2]),
+                ("base_model.model.x.q_proj.vera_lambda_d", &[2]),
+                ("base_model.model.x.q_proj.vera_lambda_b", &[3]),
+            ],
         ),
     ]
 }
