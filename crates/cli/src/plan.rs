@@ -55,7 +55,9 @@ pub fn run(args: PlanArgs) -> Result<(), Failure> {
     let (methods, longest, widest) = thread::scope(|scope| {
         let longest = scope.spawn(|| training.longest(limit).map_err(Failure::new));
         let widest = scope.spawn(|| training.widest(limit).map_err(Failure::new));
-        (methods(&training, &options, limit), joined(longest), joined(widest))
+        let own = options.policy == PolicyChoice::Auto;
+        let own = own.then(|| (smallest.peak(), chosen.as_ref().map(Plan::seconds)));
+        (methods(&training, &options, limit, own), joined(longest), joined(widest))
     });
     let report = Report {
         budget: limit,
@@ -145,8 +147,13 @@ struct Fits {
 /// Methods that agree in these have the same plans: groups of directions, DoRA, VeRA, frozen `A`, optimizer states, turns of blocks.
 type Alike = (usize, bool, bool, bool, States, Option<Turns>);
 
-/// What every method needs with the same adapters, and how long its steps take.
-fn methods(training: &Task, options: &TrainOptions, budget: usize) -> Result<Vec<Fits>, Failure> {
+/// What every method needs with the same adapters, and how long its steps take. `own` is that of the method that was asked for, where it is known.
+fn methods(
+    training: &Task,
+    options: &TrainOptions,
+    budget: usize,
+    own: Option<(usize, Option<f64>)>,
+) -> Result<Vec<Fits>, Failure> {
     let mut asked: Vec<(Alike, Vec<Method>, Task)> = Vec::new();
     // What is trained stays the same: adapters, or the model itself.
     let scales = |method: Method| method == Method::Qzo;
@@ -172,7 +179,10 @@ fn methods(training: &Task, options: &TrainOptions, budget: usize) -> Result<Vec
         let task = Task { mode, states, groups, log, named: None, lora: Some(lora), ..training.clone() };
         asked.push((key, vec![method], task));
     }
-    let answer = |task: &Task| {
+    let answer = |methods: &[Method], task: &Task| {
+        if let Some(own) = own.filter(|_| methods.contains(&options.method) && task.lora == training.lora) {
+            return Ok(own);
+        }
         task.with(|setting, _| {
             let search = setting.search();
             (search.smallest().peak(), search.fastest(budget).map(|plan| plan.seconds()))
@@ -180,7 +190,8 @@ fn methods(training: &Task, options: &TrainOptions, budget: usize) -> Result<Vec
         .map_err(Failure::new)
     };
     thread::scope(|scope| {
-        let running: Vec<_> = asked.iter().map(|(_, _, task)| scope.spawn(move || answer(task))).collect();
+        let running: Vec<_> =
+            asked.iter().map(|(_, methods, task)| scope.spawn(move || answer(methods, task))).collect();
         let answers = running.into_iter().map(joined).zip(&asked).map(|(answer, (_, methods, _))| {
             answer.map(|(smallest, seconds)| Fits { methods: methods.clone(), smallest, seconds })
         });

@@ -227,8 +227,10 @@ impl Cpu {
     fn smallest_of(&self, weight: WeightId, count: u64) -> f32 {
         let matrix = self.weights.matrix(weight);
         let (mut row, mut upper, mut before) = (vec![0.0_f32; matrix.cols], None, 0);
+        let strip = strip_rows(matrix.rows, matrix.cols);
+        let mut counts = vec![0_u32; 1 << 16];
         loop {
-            let mut counts = vec![0_u64; 1 << 16];
+            counts.fill(0);
             for at in 0..matrix.rows {
                 matrix.read(self.machine.isa, at, 0..matrix.cols, &mut row);
                 let bits = row.iter().map(|x| x.to_bits() & 0x7fff_ffff);
@@ -239,18 +241,20 @@ impl Cpu {
                         inside.for_each(|bits| counts[(bits & 0xffff) as usize] += 1);
                     }
                 }
+                if (at + 1).is_multiple_of(strip) || at + 1 == matrix.rows {
+                    self.weights.release_rows(weight, at / strip * strip..at + 1);
+                }
             }
             let mut sum = before;
-            let found = counts.iter().position(|&count_here| {
-                sum += count_here;
+            let found = counts.iter().position(|&here| {
+                sum += u64::from(here);
                 sum >= count
             });
             let found = found.unwrap_or(counts.len() - 1) as u32;
             if let Some(upper) = upper {
-                self.weights.release(weight);
                 return f32::from_bits(upper << 16 | found);
             }
-            before = sum - counts[found as usize];
+            before = sum - u64::from(counts[found as usize]);
             upper = Some(found);
         }
     }
