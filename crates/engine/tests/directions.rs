@@ -49,6 +49,45 @@ fn losses_do_not_depend_on_what_else_is_in_a_pass_nor_on_pieces_or_threads() {
     }
 }
 
+/// The step along a direction and the gradients of a whole model meet in a slope, which losses on both sides give as well.
+#[test]
+fn gradients_of_a_model_along_a_direction_are_the_slope_that_losses_say() {
+    for name in ["llama.gguf", "qwen2.gguf", "gemma3_text.gguf"] {
+        for law in LAWS {
+            let aim = Aim { law, sides: Sides::Two, eps: 1e-3, ..AIM };
+            let case = |mode: Mode| {
+                let mut golden = Golden::open(name);
+                (golden.whole, golden.groups) = (true, aim.sides.groups());
+                let (isa, policy) = (Isa::detect().unwrap(), policy_of(PolicyName::Block, 64));
+                golden.case_with(isa, Precision::F32, Some([17, 12]), true, mode, policy, 2)
+            };
+            let mut moved = case(Mode::Perturb);
+            moved.cpu.aim(aim, &moved.graph);
+            moved.cpu.clear_sums();
+            let rows = moved.batch_of(&[0, 1]);
+            moved.cpu.run(&moved.program, rows.batch(), 0, None).unwrap();
+            let [over, under] = [0, 1].map(|group| moved.cpu.sum(group).mean_loss());
+            let slope = (over - under) / (2.0 * f64::from(aim.eps));
+
+            let mut exact = case(Mode::TrainAndUpdate);
+            exact.cpu.aim(aim, &exact.graph);
+            let rows = exact.batch();
+            let (measured, _) = exact.cpu.measure_along(&exact.program, rows.batch(), &[1.0]).unwrap();
+            let numbers: usize = exact.graph.params.iter().map(|param| param.len()).sum();
+            let lengths = (measured.squares * measured.step_squares).sqrt();
+            assert!(
+                (measured.along - slope).abs() < 0.02 * slope.abs() + 1e-5 * lengths,
+                "{name} {law:?}: {measured:?}, losses say {slope}"
+            );
+            assert!((measured.cosine() - measured.along / lengths).abs() < 1e-12);
+            // Numbers have a variance of one, and sums over a low rank that of the rank.
+            let rank = if let Law::LowRank(rank) = law { rank } else { 1 };
+            let mean = measured.step_squares / (numbers * rank) as f64;
+            assert!((mean - 1.0).abs() < 0.5, "{name} {law:?}: {mean}");
+        }
+    }
+}
+
 #[test]
 fn losses_of_a_model_that_is_moved_itself_depend_on_their_group_alone() {
     for (name, precision, law) in [

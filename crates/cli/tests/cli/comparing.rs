@@ -41,13 +41,20 @@ fn methods_are_compared_on_the_same_run_with_options_of_their_own() {
 #[test]
 fn an_estimate_along_more_directions_is_nearer_to_the_gradient() {
     let place = Place::new();
-    let run = place.pocketune(
-        "compare --methods mezo,fzoo --iters 1 --batch-size 2 --max-seq-length 40 --precision f32 --json --output out",
-    );
-    let found: Value = serde_json::from_str(&run.model(demo()).data(demo_data()).succeeds().stdout).unwrap();
-    let cosine = |at: usize| found["methods"][at]["cosine"].as_f64().unwrap();
-    // About one over the root of the number of numbers, and for eight directions the root of eight times that.
-    assert!(cosine(1) > 1.3 * cosine(0), "{} and {}", cosine(0), cosine(1));
+    let floats = place.path("floats.gguf");
+    place.pocketune("quantize --type f32").model(demo()).with("--output", &floats).succeeds();
+    for (name, model, words) in [("adapter", demo(), ""), ("whole", floats, "--fine-tune-type full --store f32")] {
+        let run = place
+            .pocketune(
+                "compare --methods mezo,fzoo --iters 1 --batch-size 2 --max-seq-length 40 --precision f32 --json",
+            )
+            .with("--output", place.path(name))
+            .words(words);
+        let found: Value = serde_json::from_str(&run.model(model).data(demo_data()).succeeds().stdout).unwrap();
+        let cosine = |at: usize| found["methods"][at]["cosine"].as_f64().unwrap();
+        // About one over the root of the number of numbers, and for eight directions the root of eight times that.
+        assert!(cosine(0) > 0.0 && cosine(1) > 1.3 * cosine(0), "{words}: {} and {}", cosine(0), cosine(1));
+    }
 }
 
 #[test]

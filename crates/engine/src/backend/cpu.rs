@@ -2,11 +2,11 @@
 
 mod alone;
 mod batch;
-mod clipped;
 mod dropped;
 mod faint;
 mod head;
 mod learn;
+mod measured;
 mod moved;
 mod perturbed;
 mod scaled;
@@ -37,9 +37,11 @@ use crate::store;
 
 pub use alone::Alone;
 pub use batch::{Batch, Group, NO_LABEL, Noise, Outcome};
-use clipped::Aimed;
+
 use head::{Head, HeadAdapter};
 use learn::Lesson;
+use measured::Aimed;
+pub use measured::Measure;
 pub use perturbed::{Aim, Law, MOST_DIRECTIONS, Sides, Still};
 use turns::Turn;
 pub use updates::Rule;
@@ -660,10 +662,7 @@ impl Cpu {
                     nn(&mut ctx, factor(lora.b), h, 1, w(out), Start::Output, None);
                 }
             }
-            Instr::Update { grad, .. } if self.is_measuring() => {
-                let squares = elementwise::square_sum(r(grad));
-                self.measures(squares);
-            }
+            Instr::Update { param, grad, .. } if self.measures(param, 0, r(grad)) => {}
             Instr::Update { param, grad, state } => {
                 let (grad, state) = (w(grad), state.map(w));
                 if self.gradient_scale() != 1.0 {
@@ -681,9 +680,7 @@ impl Cpu {
                     let mut ctx = Ctx { pool, isa, precision: self.machine.precision, scratch: room };
                     tn_part(&mut ctx, (g, how.rows), strip, x, n, how.cols, grad, Start::Zero);
                 })?;
-                if !self.measures(sum) {
-                    self.note(param, sum);
-                }
+                self.note(param, sum);
             }
             Instr::LearnTable { weight, param, embedded, head, how, work } => {
                 let embedded = embedded.map(|(g, scale)| (r(g), scale));
@@ -696,9 +693,7 @@ impl Cpu {
                 let sum = self.learn(lesson, rule, w(work), &mut |strip, grad, room| {
                     self.table_gradient(weight, how, strip, embedded, head, batch, grad, room);
                 })?;
-                if !self.measures(sum) {
-                    self.note(param, sum);
-                }
+                self.note(param, sum);
             }
             // SAFETY: the buffer lives, untouched, until the matching `Spilled` or `Fetched`.
             Instr::Spill { from, at } => self.tickets[from.0] = unsafe { self.disk().write(r(from), at) },
