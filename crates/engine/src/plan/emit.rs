@@ -99,8 +99,8 @@ struct Emitter<'a> {
     instrs: Vec<Instr>,
     regions: Vec<Region>,
     passages: Vec<Passage>,
-    /// Where the open region began.
-    region: Option<usize>,
+    /// The block of the open region, and where it began.
+    region: Option<(usize, usize)>,
     /// Updates that wait for the end of the region.
     updates: Vec<Instr>,
     buffers: Vec<Buffer>,
@@ -224,20 +224,21 @@ impl<'a> Emitter<'a> {
         self.live[value.0].expect("a value is computed before it is read")
     }
 
-    /// Opens a loop over pieces of rows, where the policy has pieces.
-    fn open(&mut self, stage: Stage) {
+    /// Opens a loop over pieces of rows in a stage of `block`, where the policy has pieces.
+    fn open(&mut self, block: usize, stage: Stage) {
         if self.pieces() && stage != Stage::Attention {
-            self.region = Some(self.instrs.len());
+            self.region = Some((block, self.instrs.len()));
         }
     }
 
     /// Closes it: values of one piece are gone, and updates that waited for the last piece follow.
     fn close(&mut self) {
-        if let Some(start) = self.region.take() {
+        if let Some((block, start)) = self.region.take() {
             if start < self.instrs.len() {
                 self.regions.push(Region { start, end: self.instrs.len() });
             }
-            for place in self.live.iter_mut().chain(&mut self.grads) {
+            let made = self.made(block);
+            for place in self.live[made.clone()].iter_mut().chain(&mut self.grads[made]) {
                 if place.is_some_and(|buf| self.buffers[buf.0].local) {
                     *place = None;
                 }

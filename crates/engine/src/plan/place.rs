@@ -5,8 +5,17 @@ use super::{Instr, Kind, Program};
 /// Floats to which offsets are rounded: a cache line.
 const ALIGN: usize = 16;
 
-/// Instructions are grouped into so many stretches of time; a buffer is looked for in those that its life touches.
+/// Instructions are grouped into so many stretches of time; a buffer that lives in one of them is looked for there.
 const STRETCHES: usize = 32;
+
+/// A buffer that has its place.
+#[derive(Clone, Copy)]
+struct Placed {
+    offset: usize,
+    end: usize,
+    first: usize,
+    last: usize,
+}
 
 /// Sets every buffer's lifetime and offset and the arena's length.
 ///
@@ -15,37 +24,32 @@ const STRETCHES: usize = 32;
 pub fn place(program: &mut Program) {
     lifetimes(program);
     let stretch = program.instrs.len().div_ceil(STRETCHES).max(1);
-    let mut placed: Vec<Vec<usize>> = vec![Vec::new(); STRETCHES + 1];
+    // By offset: those that touch each stretch, and all.
+    let mut placed: Vec<Vec<Placed>> = vec![Vec::new(); STRETCHES + 2];
+    let all = STRETCHES + 1;
     let mut order: Vec<usize> = (0..program.buffers.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(program.buffers[i].len), program.buffers[i].first));
-    let mut beside: Vec<(usize, usize)> = Vec::new();
-    let mut len = 0;
+    program.len = 0;
     for i in order {
-        let buffer = &program.buffers[i];
+        let buffer = &mut program.buffers[i];
         let size = buffer.len.next_multiple_of(ALIGN);
         let life = buffer.first / stretch..buffer.last / stretch + 1;
-        beside.clear();
-        for (at, &other) in life.clone().flat_map(|at| placed[at].iter().map(move |other| (at, other))) {
-            let other = &program.buffers[other];
-            // One that lives through several stretches is met in the first of them.
-            let met = at == life.start.max(other.first / stretch);
-            if met && other.first <= buffer.last && buffer.first <= other.last {
-                beside.push((other.offset, (other.offset + other.len).next_multiple_of(ALIGN)));
-            }
-        }
-        beside.sort_unstable();
+        let beside = &placed[if life.len() == 1 { life.start } else { all }];
         let mut offset = 0;
-        for &(start, end) in &beside {
-            if start >= offset + size {
+        for other in beside.iter().filter(|other| other.first <= buffer.last && buffer.first <= other.last) {
+            if other.offset >= offset + size {
                 break;
             }
-            offset = offset.max(end);
+            offset = offset.max(other.end);
         }
-        placed[life].iter_mut().for_each(|stretch| stretch.push(i));
-        program.buffers[i].offset = offset;
-        len = len.max(offset + size);
+        buffer.offset = offset;
+        let here = Placed { offset, end: offset + size, first: buffer.first, last: buffer.last };
+        for touched in life.chain([all]) {
+            let after = placed[touched].partition_point(|other| other.offset <= offset);
+            placed[touched].insert(after, here);
+        }
+        program.len = program.len.max(offset + size);
     }
-    program.len = len;
 }
 
 /// From the first to the last instruction that uses a buffer; what a region reads or writes beyond one piece lives through all of it.

@@ -31,7 +31,7 @@ impl Emitter<'_> {
 
     pub(super) fn forward_block(&mut self, block: usize) {
         for stage in STAGES {
-            self.open(stage);
+            self.open(block, stage);
             for at in self.stage(block, stage) {
                 self.forward_node(at);
             }
@@ -196,8 +196,8 @@ impl Emitter<'_> {
         let from = output.and_then(|output| self.grads[output.0]);
         for stage in STAGES.into_iter().rev() {
             let nodes = self.stage(block, stage);
-            self.provide(stage, nodes.clone());
-            self.open(stage);
+            self.provide(block, stage, nodes.clone());
+            self.open(block, stage);
             for at in nodes.rev() {
                 self.differentiate(at);
             }
@@ -219,7 +219,7 @@ impl Emitter<'_> {
     }
 
     /// Computes what the stage's derivatives need from other stages and isn't there.
-    fn provide(&mut self, stage: Stage, nodes: Range<usize>) {
+    fn provide(&mut self, block: usize, stage: Stage, nodes: Range<usize>) {
         let mut missing = Vec::new();
         for at in nodes {
             let node = self.node(at);
@@ -236,7 +236,7 @@ impl Emitter<'_> {
             if part.is_empty() || of == stage {
                 continue;
             }
-            self.open(of);
+            self.open(block, of);
             part.into_iter().for_each(|at| self.forward_node(at));
             self.close();
         }
