@@ -214,17 +214,20 @@ fn updates_of_another_model_or_another_start_and_damaged_ones_are_refused() {
 #[test]
 fn a_larger_batch_needs_no_more_memory_without_gradients() {
     let place = Place::new();
-    let smallest = |batch: &str| {
-        let run = place
-            .pocketune("plan --json --shape roberta-large --max-seq-length 64 --method mezo --memory-budget 512MiB");
-        let plan: Value = serde_json::from_str(&run.with("--batch-size", batch).succeeds().stdout).unwrap();
-        assert!(plan["chosen"]["peak_bytes"].as_u64().unwrap() <= 512 << 20, "{plan}");
-        // The process itself is counted in whole MiB, and may be one more the next time.
-        let process = plan["plans"].as_array().unwrap().last().unwrap()["memory"]["process"].as_u64().unwrap();
-        plan["smallest_peak_bytes"].as_u64().unwrap() - process
-    };
-    let (few, many) = (smallest("8"), smallest("64"));
-    assert!(many < few + few / 50, "{few} bytes for 8 records, {many} for 64");
+    for words in ["roberta-large", "roberta-large --fine-tune-type full", "opt-1.3b", "opt-1.3b --fine-tune-type full"]
+    {
+        let smallest = |batch: &str| {
+            let run = place.pocketune("plan --json --max-seq-length 64 --method mezo --memory-budget 512MiB --shape");
+            let plan = run.words(words).with("--batch-size", batch).succeeds().stdout;
+            let plan: Value = serde_json::from_str(&plan).unwrap();
+            assert!(plan["chosen"]["peak_bytes"].as_u64().unwrap() <= 512 << 20, "{plan}");
+            // The process itself is counted in whole MiB, and may be one more the next time.
+            let process = plan["plans"].as_array().unwrap().last().unwrap()["memory"]["process"].as_u64().unwrap();
+            plan["smallest_peak_bytes"].as_u64().unwrap() - process
+        };
+        let (few, many) = (smallest("8"), smallest("64"));
+        assert!(many < few + few / 50, "{words}: {few} bytes for 8 records, {many} for 64");
+    }
 }
 
 #[test]

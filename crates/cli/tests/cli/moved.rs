@@ -152,23 +152,6 @@ fn scales_of_blocks_move_and_their_integers_stay_and_a_run_is_made_again() {
 }
 
 #[test]
-fn a_larger_batch_needs_no_more_memory() {
-    let place = Place::new();
-    for shape in ["opt-1.3b", "roberta-large"] {
-        let smallest = |batch: &str| {
-            let run = place.pocketune("plan --json --method mezo --fine-tune-type full --max-seq-length 64");
-            let run = run.words("--memory-budget 512MiB --shape").word(shape).with("--batch-size", batch);
-            let plan: Value = serde_json::from_str(&run.succeeds().stdout).unwrap();
-            assert!(plan["chosen"]["peak_bytes"].as_u64().unwrap() <= 512 << 20, "{plan}");
-            let process = plan["plans"].as_array().unwrap().last().unwrap()["memory"]["process"].as_u64().unwrap();
-            plan["smallest_peak_bytes"].as_u64().unwrap() - process
-        };
-        let (few, many) = (smallest("8"), smallest("64"));
-        assert!(many < few + few / 50, "{shape}: {few} bytes for 8 records, {many} for 64");
-    }
-}
-
-#[test]
 fn what_does_not_go_together_is_refused_with_what_does() {
     let place = Place::new();
     floats(&place);
