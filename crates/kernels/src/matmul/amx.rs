@@ -11,6 +11,8 @@
 mod down;
 mod fill;
 mod nibbles;
+mod plain;
+mod runs;
 mod stage;
 
 use std::ops::Range;

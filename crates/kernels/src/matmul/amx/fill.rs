@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::super::Weight;
 use super::super::product::{Factor, Left};
-use super::nibbles::Nibbles;
+use super::runs::Runs;
 use super::{K_TILE, SIDE, TILE};
 use crate::avx512::{interleave, mask, round, transpose_16};
 
@@ -109,9 +109,9 @@ pub(super) unsafe fn weight_rows(
     buffer: &mut [f32],
     to: &mut [f32],
 ) {
-    if let Some(nibbles) = Nibbles::of(w) {
+    if let Some(runs) = Runs::of(w) {
         // SAFETY: the caller's promise.
-        return unsafe { nibbles.rows(js, ks, place, to) };
+        return unsafe { runs.rows(js, ks, place, to) };
     }
     let steps = ks.len().div_ceil(K_TILE);
     let buffer: &mut [u16] = &mut bytemuck::cast_slice_mut(buffer)[..steps * K_TILE];
@@ -147,9 +147,9 @@ pub(super) unsafe fn weight_cols(
     if w.floats(ks.start, &js).is_some() {
         return float_cols(w, js, ks, place, to);
     }
-    if let Some(nibbles) = Nibbles::of(w) {
+    if let Some(runs) = Runs::of(w) {
         // SAFETY: the caller's promise.
-        return unsafe { nibbles.cols(js, ks, place, to) };
+        return unsafe { runs.cols(js, ks, place, to) };
     }
     let steps = ks.len().div_ceil(K_TILE);
     let padded = js.len().next_multiple_of(SIDE);

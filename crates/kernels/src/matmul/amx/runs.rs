@@ -1,0 +1,164 @@
+//! Weights straight into bf16 tiles, without a buffer between, where rows are whole runs of 32 elements: those of four bits, of eight, and floats.
+//!
+//! The bits are those of [`crate::dequant`]; other layouts go through it.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::super::Weight;
+use super::fill::Place;
+use super::nibbles::{Q4_0, Q4_1, Q4K};
+use super::plain::{Bf16, F16, F32, Q8_0};
+use super::{K_TILE, SIDE, TILE};
+use crate::BlockType;
+use crate::avx512::interleave;
+
+/// How runs lie in their row.
+pub(super) trait Run {
+    /// Roughly the byte that run `at` begins at.
+    fn begins(at: usize) -> usize;
+    /// The 32 elements of run `at`.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 with BF16.
+    unsafe fn one(row: &[u8], at: usize) -> __m512i;
+    /// Those of two rows, one of each in turn; zeros where there is no row.
+    ///
+    /// # Safety
+    /// As [`Run::one`].
+    #[inline(always)]
+    unsafe fn two(rows: [Option<&[u8]>; 2], at: usize) -> [__m512i; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let take = |row: Option<&[u8]>| match row {
+                Some(row) => Self::one(row, at),
+                None => _mm512_setzero_si512(),
+            };
+            interleave(take(rows[0]), take(rows[1]))
+        }
+    }
+}
+
+/// A matrix of such rows.
+#[derive(Clone, Copy)]
+pub(super) struct Runs<'a> {
+    ty: BlockType,
+    data: &'a [u8],
+    /// Bytes of a row.
+    stride: usize,
+    rows: usize,
+}
+
+/// What is done with the runs of a type.
+macro_rules! by_type {
+    ($runs:expr, $do:ident($($args:expr),*)) => {
+        match $runs.ty {
+            BlockType::Q4_0 => $do::<Q4_0>($runs, $($args),*),
+            BlockType::Q4_1 => $do::<Q4_1>($runs, $($args),*),
+            BlockType::Q4_K => $do::<Q4K>($runs, $($args),*),
+            BlockType::Q8_0 => $do::<Q8_0>($runs, $($args),*),
+            BlockType::F16 => $do::<F16>($runs, $($args),*),
+            BlockType::F32 => $do::<F32>($runs, $($args),*),
+            _ => $do::<Bf16>($runs, $($args),*),
+        }
+    };
+}
+
+impl<'a> Runs<'a> {
+    /// The matrix as such, where it is one.
+    pub fn of(w: &Weight<'a>) -> Option<Self> {
+        let ours = match w.ty {
+            BlockType::Q4_0 | BlockType::Q4_1 | BlockType::Q4_K | BlockType::Q8_0 => true,
+            BlockType::F16 | BlockType::BF16 | BlockType::F32 => w.cols.is_multiple_of(K_TILE),
+            _ => false,
+        };
+        let data = w.bytes().filter(|_| ours)?;
+        Some(Self { ty: w.ty, data, stride: data.len() / w.rows.max(1), rows: w.rows })
+    }
+
+    /// Columns `ks` of rows `js` into tiles of rows.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 with BF16.
+    pub unsafe fn rows(self, js: Range<usize>, ks: Range<usize>, place: Place, to: &mut [f32]) {
+        // SAFETY: the caller's promise.
+        unsafe { by_type!(self, rows(js, ks, place, to)) }
+    }
+
+    /// Columns `js` of rows `ks` into tiles of columns.
+    ///
+    /// # Safety
+    /// As [`Runs::rows`].
+    pub unsafe fn cols(self, js: Range<usize>, ks: Range<usize>, place: Place, to: &mut [f32]) {
+        // SAFETY: the caller's promise.
+        unsafe { by_type!(self, cols(js, ks, place, to)) }
+    }
+
+    /// A row, if there is such a row.
+    #[inline(always)]
+    fn row(&self, row: usize) -> Option<&'a [u8]> {
+        (row < self.rows).then(|| &self.data[row * self.stride..(row + 1) * self.stride])
+    }
+
+    /// Asks for the runs `runs` of a row, if there is such a row.
+    #[inline(always)]
+    fn fetch<R: Run>(&self, row: usize, runs: &Range<usize>) {
+        let (from, to) = (R::begins(runs.start), R::begins(runs.end));
+        for line in self.row(row).and_then(|row| row.get(from..to)).unwrap_or_default().chunks(64) {
+            // SAFETY: a hint; it faults at no address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+unsafe fn rows<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place, to: &mut [f32]) {
+    let runs = ks.start / K_TILE..ks.end / K_TILE;
+    for (half, tiles) in to.chunks_exact_mut(place.steps * TILE).enumerate().take(js.len().div_ceil(SIDE) * 2) {
+        let first = js.start + half * 16;
+        let mut from: [Option<&[u8]>; 16] = [None; 16];
+        from.iter_mut().zip(first..js.end).for_each(|(from, row)| *from = w.row(row));
+        let tiles = tiles[place.first * TILE..].as_chunks_mut::<TILE>().0;
+        for (ahead, (run, tile)) in (first + 16..).zip(runs.clone().zip(tiles)) {
+            if ahead < js.end.min(first + 32) {
+                w.fetch::<R>(ahead, &runs);
+            }
+            for (row, to) in from.into_iter().zip(tile.as_chunks_mut::<16>().0) {
+                // SAFETY: the features are enabled here; 64 bytes are written.
+                unsafe {
+                    let found = match row {
+                        Some(row) => R::one(row, run),
+                        None => _mm512_setzero_si512(),
+                    };
+                    _mm512_storeu_si512(to.as_mut_ptr().cast(), found);
+                }
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+unsafe fn cols<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place, to: &mut [f32]) {
+    let runs = js.start / SIDE..js.end / SIDE;
+    let end = ks.end;
+    for (step, k0) in ks.step_by(K_TILE).enumerate() {
+        for (v, run) in runs.clone().enumerate() {
+            // Each run of columns asks for its share of the rows of the next step.
+            for row in K_TILE * v / runs.len()..K_TILE * (v + 1) / runs.len() {
+                w.fetch::<R>(k0 + K_TILE + row, &runs);
+            }
+            let tiles = &mut to[(v * place.steps + place.first + step) * 2 * TILE..][..2 * TILE];
+            let (left, right) = tiles.split_at_mut(TILE);
+            let places = left.as_chunks_mut::<16>().0.iter_mut().zip(right.as_chunks_mut::<16>().0);
+            for (k, (left, right)) in (k0..).step_by(2).zip(places) {
+                let row = |k: usize| if k < end { w.row(k) } else { None };
+                // SAFETY: the features are enabled here; twice 64 bytes are written.
+                unsafe {
+                    let [low, high] = R::two([row(k), row(k + 1)], run);
+                    _mm512_storeu_si512(left.as_mut_ptr().cast(), low);
+                    _mm512_storeu_si512(right.as_mut_ptr().cast(), high);
+                }
+            }
+        }
+    }
+}
