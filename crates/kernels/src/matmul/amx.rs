@@ -8,6 +8,7 @@
 //! side. So weights are the first operand where the sum runs along their rows, and the second where it runs over them: they are
 //! never transposed. In the first case it is the output that is.
 
+mod bits;
 mod down;
 mod fill;
 mod nibbles;

@@ -57,7 +57,7 @@ pub(super) struct Q4K;
 
 /// The half float at byte `at` in all lanes.
 #[inline(always)]
-unsafe fn half(block: &[u8], at: usize) -> __m512 {
+pub(super) unsafe fn half(block: &[u8], at: usize) -> __m512 {
     let bits = i16::from_le_bytes([block[at], block[at + 1]]);
     // SAFETY: the caller's promise.
     unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(bits)) }
@@ -82,6 +82,18 @@ unsafe fn halves_of_bytes(block: &[u8], at: usize) -> __m256i {
         let q = _mm_loadu_si128(from.as_ptr().cast());
         let both = _mm256_set_m128i(_mm_srli_epi16::<4>(q), q);
         _mm256_and_si256(both, _mm256_set1_epi8(15))
+    }
+}
+
+/// The scale and the minimum of a run of Q4_K or Q5_K, of which eight are a block: six bits each, packed in its bytes 4 to 16.
+#[inline(always)]
+pub(super) fn scale_and_min(block: &[u8], run: usize) -> (u8, u8) {
+    let packed = |i: usize| block[4 + i];
+    if run < 4 {
+        (packed(run) & 63, packed(run + 4) & 63)
+    } else {
+        let low = packed(run + 4);
+        ((low & 15) | ((packed(run - 4) >> 2) & 0x30), (low >> 4) | ((packed(run) >> 2) & 0x30))
     }
 }
 
@@ -122,17 +134,10 @@ impl Nibbles for Q4K {
         at * 18
     }
 
-    /// Eight runs are a block; their scales and minima have six bits, packed in its bytes 4 to 16.
     #[inline(always)]
     unsafe fn take(row: &[u8], at: usize) -> (__m512, __m256i) {
         let (block, run): (&[u8; 144], _) = (&row.as_chunks().0[at / 8], at % 8);
-        let packed = |i: usize| block[4 + i];
-        let (scale, min) = if run < 4 {
-            (packed(run) & 63, packed(run + 4) & 63)
-        } else {
-            let low = packed(run + 4);
-            ((low & 15) | ((packed(run - 4) >> 2) & 0x30), (low >> 4) | ((packed(run) >> 2) & 0x30))
-        };
+        let (scale, min) = scale_and_min(block, run);
         let from = &block[16 + 32 * (run / 2)..][..32];
         // SAFETY: 32 bytes are read; the rest is the caller's promise.
         unsafe {

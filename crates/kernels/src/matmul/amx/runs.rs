@@ -1,11 +1,12 @@
-//! Weights straight into bf16 tiles, without a buffer between, where rows are whole runs of 32 elements: those of four bits, of eight, and floats.
+//! Weights straight into bf16 tiles, without a buffer between, where rows are whole runs of 32 elements: nearly all of them.
 //!
-//! The bits are those of [`crate::dequant`]; other layouts go through it.
+//! The bits are those of [`crate::dequant`]; what is packed otherwise goes through it.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::super::Weight;
+use super::bits::{Q5K, Q6K};
 use super::fill::Place;
 use super::nibbles::{Q4_0, Q4_1, Q4K};
 use super::plain::{Bf16, F16, F32, Q8_0};
@@ -56,6 +57,8 @@ macro_rules! by_type {
             BlockType::Q4_0 => $do::<Q4_0>($runs, $($args),*),
             BlockType::Q4_1 => $do::<Q4_1>($runs, $($args),*),
             BlockType::Q4_K => $do::<Q4K>($runs, $($args),*),
+            BlockType::Q5_K => $do::<Q5K>($runs, $($args),*),
+            BlockType::Q6_K => $do::<Q6K>($runs, $($args),*),
             BlockType::Q8_0 => $do::<Q8_0>($runs, $($args),*),
             BlockType::F16 => $do::<F16>($runs, $($args),*),
             BlockType::F32 => $do::<F32>($runs, $($args),*),
@@ -68,9 +71,9 @@ impl<'a> Runs<'a> {
     /// The matrix as such, where it is one.
     pub fn of(w: &Weight<'a>) -> Option<Self> {
         let ours = match w.ty {
-            BlockType::Q4_0 | BlockType::Q4_1 | BlockType::Q4_K | BlockType::Q8_0 => true,
             BlockType::F16 | BlockType::BF16 | BlockType::F32 => w.cols.is_multiple_of(K_TILE),
-            _ => false,
+            BlockType::Q5_0 | BlockType::Q5_1 => false,
+            _ => true,
         };
         let data = w.bytes().filter(|_| ours)?;
         Some(Self { ty: w.ty, data, stride: data.len() / w.rows.max(1), rows: w.rows })
