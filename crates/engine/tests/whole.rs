@@ -76,13 +76,7 @@ fn bits_depend_on_no_policy_and_no_number_of_threads() {
 }
 
 /// Every tensor after five updates in turns of two, and how many instructions ran.
-fn trained_in_turns(
-    name: &str,
-    turns: Turns,
-    order: &[usize],
-    policy: Policy,
-    threads: usize,
-) -> (Tensors, usize) {
+fn trained_in_turns(name: &str, turns: Turns, order: &[usize], policy: Policy, threads: usize) -> (Tensors, usize) {
     let mut golden = Golden::open(name);
     (golden.whole, golden.turns) = (true, Some(turns));
     let isa = Isa::detect().unwrap();

@@ -102,9 +102,7 @@ impl Updates {
             Some(other) => return Err(fault(format!("a model stored as {other:?}"))),
         };
         let spec = match (&header.adapter, store) {
-            (None, Some(ty)) => {
-                Some(LoraSpec { whole: true, scales: ty.is_none(), ..LoraSpec::default() })
-            }
+            (None, Some(ty)) => Some(LoraSpec { whole: true, scales: ty.is_none(), ..LoraSpec::default() }),
             (Some(adapter), None) => spec(adapter),
             _ => None,
         };
