@@ -64,14 +64,12 @@ fn rewrite(folder: &Path, change: impl FnOnce(&mut BTreeMap<String, (Vec<usize>,
     };
     let mut tensors = values.into_iter().map(with_shape).collect();
     change(&mut tensors);
-    let view = |(shape, values): &(Vec<usize>, Vec<f32>)| {
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        (shape.clone(), bytes)
-    };
-    let stored: Vec<(&String, (Vec<usize>, Vec<u8>))> = tensors.iter().map(|(name, of)| (name, view(of))).collect();
-    let views = stored
+    let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let stored: Vec<Vec<u8>> = tensors.values().map(|(_, values)| bytes(values)).collect();
+    let views = tensors
         .iter()
-        .map(|(name, (shape, bytes))| (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap()));
+        .zip(&stored)
+        .map(|((name, (shape, _)), bytes)| (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap()));
     std::fs::write(&path, safetensors::serialize(views, None).unwrap()).unwrap();
 }
 
