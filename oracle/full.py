@@ -38,7 +38,16 @@ class Whole:
         names = gguf.get_tensor_name_map(ARCH[self.config.model_type], self.config.num_hidden_layers)
         self.named = dict(self.model.named_parameters())
         self.names = {hf: names.get_name(hf, try_suffixes=(".weight", ".bias")) for hf in self.named}
+        self.numbers = numbers_of(self.config)
         self.theta = {hf: self.form(hf, p.detach().numpy()) for hf, p in self.named.items()}
+
+    def loss_of(self):
+        return self.model(**self.batch).loss
+
+    @staticmethod
+    def block_of(name):
+        block = re.match(r"model\.layers\.(\d+)\.", name)
+        return int(block[1]) if block else None
 
     def heads(self, hf):
         if self.config.model_type != "llama":
@@ -65,7 +74,7 @@ class Whole:
             w = w / scale - 1 if scale else unpermute(w, heads) if heads else w
             p.data.copy_(torch.from_numpy(np.ascontiguousarray(w)))
         self.model.zero_grad()
-        loss = self.model(**self.batch).loss
+        loss = self.loss_of()
         loss.backward()
         gradients = {hf: self.gradient(hf, p.grad.numpy()) for hf, p in self.named.items()}
         norm = math.sqrt(sum((g * g).sum() for g in gradients.values()))
@@ -167,7 +176,7 @@ class Mlorc(AdamW):
         if p.ndim == 1:
             return super().__call__(name, p, g)
         cols = p.shape[1]
-        m, v = (left @ right for left, right in self.state.get(name, ((0 * p[:, :4], 0 * p[:4]),) * 2))
+        m, v = (left @ right for left, right in self.state.get(name, ((0 * p[:, :1], 0 * p[:1]),) * 2))
         if (v < 0).any():
             v = np.where(v < 0, -v[v < 0].mean(), v)
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
@@ -227,10 +236,10 @@ class InTurns(AdamW):
         return place < self.at_once if self.at_once else place == turn % self.blocks
 
     def __call__(self, name, p, g):
-        block = re.match(r"model\.layers\.(\d+)\.", name)
+        block = self.block_of(name)
         if block is None:
             return super().__call__(name, p, g) if self.at_once else p
-        if not self.learns(int(block[1])):
+        if not self.learns(block):
             return p
         t, self.t = self.t, (self.t - 1) % 3 + 1
         if self.t == 1:
@@ -263,9 +272,9 @@ def numbers_of(config):
     return {name: at for at, name in enumerate(["model.embed_tokens.weight"] + linears + ["lm_head.weight"])}
 
 
-def run(method, case):
-    whole, rule, losses = Whole(case), METHODS[method](), []
-    rule.numbers, rule.blocks = numbers_of(whole.config), whole.config.num_hidden_layers
+def run(method, case, whole):
+    rule, losses = METHODS[method](), []
+    rule.numbers, rule.blocks, rule.block_of = whole.numbers, whole.config.num_hidden_layers, whole.block_of
     for rule.t in range(1, UPDATES + 1):
         losses.append(whole.step(rule))
     print(f"{method} {case}: {losses[0]:.5f} -> {losses[-1]:.5f}")
@@ -282,7 +291,7 @@ def main():
     for method in METHODS:
         for case in CASES:
             if (method, case) not in TOO_FINE:
-                out |= run(method, case)
+                out |= run(method, case, Whole(case))
     path = Path(GOLDEN) / "full.safetensors"
     save_file({name: tensor.float().contiguous() for name, tensor in out.items()}, path)
     path.chmod(0o644)

@@ -46,10 +46,6 @@ class Moved(Whole):
         return self.step(lambda name, p, g: p)
 
 
-def block_of(name):
-    return int(name.split(".")[2]) if name.startswith("model.layers.") else None
-
-
 def direction(method, at, number, update, shape):
     seed, stream = seed_of(2 * update), at << 8 | number
     rows, cols = shape if len(shape) == 2 else (1, shape[0])
@@ -64,8 +60,8 @@ def direction(method, at, number, update, shape):
     return z.reshape(shape)
 
 
-def run(method, case):
-    model, losses, count = Moved(case), [], 8 if method == "fzoo" else 1
+def run(method, case, model):
+    losses, count = [], 8 if method == "fzoo" else 1
     limits = {name: np.sort(np.abs(t).reshape(-1))[int(np.ceil(0.25 * t.size)) - 1] for name, t in model.theta.items()}
     for update in range(1, UPDATES + 1):
         theta = model.theta
@@ -73,7 +69,7 @@ def run(method, case):
 
         def along(name, number):
             t = theta[name]
-            if block_of(name) in still:
+            if model.block_of(name) in still:
                 return 0.0 * t
             z = direction(method, model.numbers[name], number, update, t.shape)
             return np.where(np.abs(t) <= limits[name], z, 0.0) if method == "sparse-mezo" else z
@@ -145,7 +141,7 @@ def main():
     out = {}
     for method in RATE:
         for case in CASES:
-            out |= run(method, case)
+            out |= run(method, case, Moved(case))
     out |= qzo("llama")
     path = Path(GOLDEN) / "moved.safetensors"
     save_file({name: tensor.float().contiguous() for name, tensor in out.items()}, path)

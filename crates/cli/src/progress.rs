@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use pocketune::backend::Alone;
-use pocketune::store::MODEL;
 use pocketune::train::{Advice, Event, Host, Report, Summary};
 use serde_json::json;
 
@@ -169,10 +168,8 @@ impl Host for Printer {
             Event::WentBack { iter, scale } => {
                 self.note(&format!("Back to the state after update {iter}; learning rates are multiplied by {scale}"));
             }
-            Event::Saved(place) => {
-                let what = if place.ends_with(MODEL) { "model" } else { "adapter" };
-                self.note(&format!("Saved the {what} to {}", place.display()));
-            }
+            Event::Saved(place) => self.note(&format!("Saved the adapter to {}", place.display())),
+            Event::SavedModel(place) => self.note(&format!("Saved the model to {}", place.display())),
         }
     }
 }

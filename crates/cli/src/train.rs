@@ -6,7 +6,7 @@ use clap::{ArgMatches, CommandFactory, ValueEnum};
 use pocketune::graph::Derivatives;
 use pocketune::model::{Model, Source};
 use pocketune::plan::{Machine, Plan, PolicyName};
-use pocketune::store::{MODEL, MODEL_FOLDER, hidden_folder};
+use pocketune::store::{MODEL_FOLDER, hidden_folder, trained_model};
 use pocketune::train::{
     Budget, DataOptions, DataSource, Decay, Ending, Method, Optimizer, PolicyChoice, Sampling, Schedule, Summary,
     TrainOptions, train,
@@ -194,7 +194,7 @@ fn sample(options: &TrainOptions, prompt: &str, adapted: bool) -> Result<String,
     let mut text = String::new();
     let whole = adapted && options.trains_all();
     let request = generate::Request {
-        model: if whole { Source::Path(options.adapter_path.join(MODEL)) } else { options.model.clone() },
+        model: if whole { Source::Path(trained_model(&options.adapter_path)) } else { options.model.clone() },
         adapter: (adapted && !whole).then(|| options.adapter_path.clone()),
         prompt: prompt.into(),
         chat,
@@ -215,30 +215,35 @@ fn next(args: &TrainArgs) -> String {
         if text.contains([' ', '\'', '"']) { format!("{text:?}") } else { text }
     };
     let adapter = quoted(&args.adapter_path);
+    let task = args.records.task.and_then(|task| task.to_possible_value());
+    let task = task.map_or(String::new(), |task| task.get_name().to_owned());
     if args.method.trains_all() || args.lora.fine_tune_type == Some(FineTuneArg::Full) {
-        let model = quoted(&args.adapter_path.join(MODEL));
-        let folder = args.adapter_path.join(MODEL_FOLDER);
-        let again = match folder.join("config.json").exists() {
+        let (model, folder) = (trained_model(&args.adapter_path), args.adapter_path.join(MODEL_FOLDER));
+        let again = match model != folder && folder.join("config.json").exists() {
             true => format!("          {}: the same as a Hugging Face folder\n", quoted(&folder)),
             false => String::new(),
         };
+        let model = quoted(&model);
+        let next = match &args.data {
+            Some(data) if !task.is_empty() => format!("eval --task {task} --model {model} --data {}", quoted(data)),
+            _ => format!("generate --model {model} --prompt \"…\""),
+        };
         return format!(
-            "\n  files   {model}: the model, and pocketune.yaml, which says how it was made\n{again}  next    pocketune generate --model {model} --prompt \"…\"\n"
+            "\n  files   {model}: the model, and pocketune.yaml, which says how it was made\n{again}  next    pocketune {next}\n"
         );
     }
-    let next = match (&args.model, &args.data, args.records.task) {
-        (Some(model), Some(data), Some(task)) => {
-            let task = task.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
+    let next = match (&args.model, &args.data) {
+        (Some(model), Some(data)) if !task.is_empty() => {
             format!(
                 "pocketune eval --task {task} --model {} --adapter {adapter} --data {}",
                 quoted(model),
                 quoted(data)
             )
         }
-        (Some(model), ..) if args.adapter_path.join(pocketune::store::TEMPLATE).exists() => {
+        (Some(model), _) if args.adapter_path.join(pocketune::store::TEMPLATE).exists() => {
             format!("pocketune chat --model {} --adapter {adapter}", quoted(model))
         }
-        (Some(model), ..) => format!("pocketune generate --model {} --adapter {adapter} --prompt \"…\"", quoted(model)),
+        (Some(model), _) => format!("pocketune generate --model {} --adapter {adapter} --prompt \"…\"", quoted(model)),
         _ => "pocketune pull smollm2-135m, then pocketune train --model … --data … for data of your own".into(),
     };
     format!(

@@ -18,7 +18,7 @@ pub use change::Changes;
 pub use folder::{BESIDE, write_back};
 pub use joined::write_joined;
 pub use merge::{Merged, check_output, merge};
-pub use quantize::{Quantized, quantize};
+pub use quantize::{Quantized, quantize, write_store};
 pub use stream::Kept;
 pub use types::Fallback;
 

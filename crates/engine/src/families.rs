@@ -21,7 +21,7 @@ pub use shapes::{SHAPES, Shape, shape};
 
 use pocketune_formats::ModelFiles;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::graph::{Builder, Graph, LoraSpec, ValueId};
 
 impl Config {
@@ -50,11 +50,6 @@ impl Config {
     /// When there are fewer layers than are to be trained, or a linear is too small for the rank.
     pub fn graph(&self, lora: Option<&LoraSpec>) -> Result<Graph> {
         if let Some(lora) = lora.filter(|lora| lora.whole) {
-            let family = self.family.model_type();
-            if self.learned.is_some() && !lora.moved {
-                let fault = "its positions are learned, and all parameters are trained where they are rotations; --method backprop trains an adapter";
-                return Err(Error::System(format!("{family}: {fault}")));
-            }
             let graph = self.graph(None)?.trained_whole();
             return Ok(match lora.turns {
                 Some(turns) => graph.in_turns(turns),

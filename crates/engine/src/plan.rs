@@ -17,7 +17,7 @@ mod time;
 
 pub use flops::Flops;
 pub(crate) use flops::{ATTENTION, ATTENTION_BACKWARD};
-pub use instr::{Access, Grad, Instr, LoraAdd, LoraUp};
+pub use instr::{Access, By, Embedded, Grad, HeadBehind, Instr, LoraAdd, LoraUp};
 pub use layout::{Layout, Span, States};
 pub use learning::Learning;
 pub(crate) use memory::STRETCH;

@@ -15,7 +15,7 @@ mod updates;
 use std::path::{Path, PathBuf};
 
 pub use checkpoint::{Body, CHUNK, Checkpoints, Saved};
-pub use erase::{GENERATION, HOW, MODEL, MODEL_FOLDER, TEMPLATE, clear_leftovers, erase};
+pub use erase::{GENERATION, HOW, MODEL, MODEL_FOLDER, TEMPLATE, clear_leftovers, erase, trained_model};
 pub use file::{append_line, check_file, check_writable, write_file, write_file_with};
 pub use folder::{FolderWriter, settle};
 pub use lock::RunLock;

@@ -52,9 +52,11 @@ fn losses_do_not_depend_on_what_else_is_in_a_pass_nor_on_pieces_or_threads() {
 /// The step along a direction and the gradients of a whole model meet in a slope, which losses on both sides give as well.
 #[test]
 fn gradients_of_a_model_along_a_direction_are_the_slope_that_losses_say() {
-    for name in ["llama.gguf", "qwen2.gguf", "gemma3_text.gguf"] {
+    for name in ["llama.gguf", "qwen2.gguf", "gemma3_text.gguf", "opt", "roberta"] {
         for law in LAWS {
-            let aim = Aim { law, sides: Sides::Two, eps: 1e-3, ..AIM };
+            // A slope changes where ReLU does: not so far there.
+            let eps = if name == "opt" { 1e-4 } else { 1e-3 };
+            let aim = Aim { law, sides: Sides::Two, eps, ..AIM };
             let case = |mode: Mode| {
                 let mut golden = Golden::open(name);
                 (golden.whole, golden.groups) = (true, aim.sides.groups());

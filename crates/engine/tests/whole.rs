@@ -12,6 +12,9 @@ use pocketune_kernels::update::{AdaLomo, AdamW, Apollo, Galore, Mlorc, Sgd};
 
 const ADAMW: AdamW = AdamW { lr: 1e-3, weight_decay: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: 1 };
 
+/// The last two are folders, which GGUF has no form for.
+const FAMILIES: [&str; 6] = ["llama.gguf", "qwen2.gguf", "qwen3.gguf", "gemma3_text.gguf", "opt", "roberta"];
+
 fn rules() -> [Rule; 8] {
     let apollo = Apollo { adamw: ADAMW, rank: 4, scale: 16.0, tensor: false, seed: 3 };
     [
@@ -27,7 +30,7 @@ fn rules() -> [Rule; 8] {
 }
 
 /// Every tensor after three updates.
-fn trained(name: &str, rule: Rule, precision: Precision, policy: Policy, threads: usize) -> Vec<Vec<u8>> {
+fn trained(name: &str, rule: Rule, precision: Precision, policy: Policy, threads: usize) -> Tensors {
     let mut golden = Golden::open(name);
     (golden.states, golden.whole) = (rule.states(), true);
     let isa = Isa::detect().unwrap();
@@ -39,8 +42,10 @@ fn trained(name: &str, rule: Rule, precision: Precision, policy: Policy, threads
     tensors(&case)
 }
 
-/// Every tensor as it is stored.
-fn tensors(case: &Case) -> Vec<Vec<u8>> {
+/// Every tensor as it is stored, under its name.
+type Tensors = Vec<(String, Vec<u8>)>;
+
+fn tensors(case: &Case) -> Tensors {
     let bytes = |id: usize| match case.graph.params[id].of {
         Of::Matrix(weight) => {
             let mut bytes = vec![0; case.cpu.weights().stored_bytes(weight)];
@@ -49,7 +54,7 @@ fn tensors(case: &Case) -> Vec<Vec<u8>> {
         }
         Of::Module(_) | Of::Shared | Of::Vector(_) => bytemuck::cast_slice(case.cpu.param(ParamId(id))).to_vec(),
     };
-    (0..case.graph.params.len()).map(bytes).collect()
+    (0..case.graph.params.len()).map(|id| (case.graph.name_of(ParamId(id)).into(), bytes(id))).collect()
 }
 
 #[test]
@@ -60,7 +65,7 @@ fn bits_depend_on_no_policy_and_no_number_of_threads() {
         (Policy { spill: Spill::Ahead, page_optimizer: true, ..policy_of(PolicyName::Selective, 64) }, 3),
         (Policy { every: [2, 1], stream: true, ..policy_of(PolicyName::Block, 32) }, 1),
     ];
-    for name in ["llama.gguf", "qwen2.gguf", "qwen3.gguf", "gemma3_text.gguf"] {
+    for name in FAMILIES {
         for (rule, precision) in rules().into_iter().zip([Precision::F32, Precision::Bf16, Precision::F32].repeat(3)) {
             let whole = trained(name, rule, precision, plain, 1);
             for (policy, threads) in others {
@@ -71,13 +76,7 @@ fn bits_depend_on_no_policy_and_no_number_of_threads() {
 }
 
 /// Every tensor after five updates in turns of two, and how many instructions ran.
-fn trained_in_turns(
-    name: &str,
-    turns: Turns,
-    order: &[usize],
-    policy: Policy,
-    threads: usize,
-) -> (Vec<Vec<u8>>, usize) {
+fn trained_in_turns(name: &str, turns: Turns, order: &[usize], policy: Policy, threads: usize) -> (Tensors, usize) {
     let mut golden = Golden::open(name);
     (golden.whole, golden.turns) = (true, Some(turns));
     let isa = Isa::detect().unwrap();
@@ -103,12 +102,18 @@ fn blocks_that_take_turns_have_the_same_bits_under_every_plan() {
         (Policy { spill: Spill::Ahead, page_optimizer: true, ..policy_of(PolicyName::Selective, 64) }, 3),
         (Policy { every: [2, 1], stream: true, ..policy_of(PolicyName::Block, 32) }, 1),
     ];
-    for turns in [Turns { blocks: 1, ends: false }, Turns { blocks: 2, ends: true }] {
-        let order = [4, 1, 5, 0, 2, 3];
-        let (whole, _) = trained_in_turns("gemma3_text.gguf", turns, &order, plain, 1);
+    let (one, two) = (Turns { blocks: 1, ends: false }, Turns { blocks: 2, ends: true });
+    let gemma = [4, 1, 5, 0, 2, 3];
+    for (name, turns, order) in [
+        ("gemma3_text.gguf", one, &gemma[..]),
+        ("gemma3_text.gguf", two, &gemma),
+        ("opt", one, &[1, 0, 1]),
+        ("roberta", Turns { blocks: 1, ends: true }, &[1, 0, 1]),
+    ] {
+        let (whole, _) = trained_in_turns(name, turns, order, plain, 1);
         for (policy, threads) in others {
-            let (other, _) = trained_in_turns("gemma3_text.gguf", turns, &order, policy, threads);
-            assert!(whole == other, "{turns:?} {policy:?}");
+            let (other, _) = trained_in_turns(name, turns, order, policy, threads);
+            assert!(whole == other, "{name} {turns:?} {policy:?}");
         }
     }
 }
@@ -143,14 +148,17 @@ fn there_is_room_for_the_states_of_the_blocks_that_learn_and_no_more() {
 
 #[test]
 fn every_tensor_of_a_model_moves() {
-    for name in ["llama.gguf", "qwen2.gguf", "qwen3.gguf", "gemma3_text.gguf"] {
+    for name in FAMILIES {
         let still = Rule::Sgd(Sgd { lr: 0.0, weight_decay: 0.0 });
         let plain = policy_of(PolicyName::None, 64);
         let before = trained(name, still, Precision::F32, plain, 1);
         for rule in rules() {
             let after = trained(name, rule, Precision::F32, plain, 1);
-            let same = before.iter().zip(&after).filter(|(before, after)| before == after).count();
-            assert_eq!(same, 0, "{name} {rule:?}: {same} tensors stayed");
+            let same = before.iter().zip(&after).filter(|(before, after)| before == after).map(|(before, _)| &before.0);
+            // Where there are no rotations a key's bias changes no output: all of its gradient is rounding.
+            let moot = |of: &&String| name == "opt" && of.ends_with("k_proj.bias") || of.ends_with(".key.bias");
+            let same: Vec<&String> = same.filter(|of| !moot(of)).collect();
+            assert!(same.is_empty(), "{name} {rule:?}: {same:?} stayed");
         }
     }
 }

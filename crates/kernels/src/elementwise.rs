@@ -24,6 +24,11 @@ pub fn scale(pool: &Pool, a: &mut [f32], by: f32) {
 /// The sum of every column of `x`, row after row: the gradient of a bias.
 pub fn column_sums(x: &[f32], sums: &mut [f32]) {
     sums.fill(0.0);
+    add_column_sums(x, sums);
+}
+
+/// The same, added to what `sums` holds.
+pub fn add_column_sums(x: &[f32], sums: &mut [f32]) {
     x.chunks_exact(sums.len()).for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x));
 }
 

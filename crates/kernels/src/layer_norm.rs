@@ -1,5 +1,5 @@
-//! Layer norm with weight and bias, forward and backward. Both are frozen: only the gradient of the input is computed. The statistics
-//! are computed again in the backward pass, as in the RMS norm.
+//! Layer norm with weight and bias, forward and backward. The gradient of the weight is [`crate::norm::weight_gradient`], and the bias's is the sum of all rows. The
+//! statistics are computed again in the backward pass, as in the RMS norm.
 
 use crate::math::lane_sum;
 use crate::norm::piece;

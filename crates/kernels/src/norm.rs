@@ -1,5 +1,6 @@
 //! RMS norm, forward and backward. The statistic is recomputed in the backward pass: it costs one pass over a row that is read anyway.
 
+use crate::layer_norm::statistics;
 use crate::math::{dot, lane_sum};
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
@@ -34,13 +35,13 @@ pub fn backward(isa: Isa, pool: &Pool, x: &[f32], w: &[f32], eps: f32, gy: &[f32
     });
 }
 
-/// `gw = Σ gy x rstd` over all rows, one after another.
-pub fn weight_gradient(isa: Isa, x: &[f32], eps: f32, gy: &[f32], gw: &mut [f32]) {
+/// `gw = Σ gy x rstd`, or `Σ gy (x - mean) rstd` where the norm is `centred`, over all rows, one after another.
+pub fn weight_gradient(isa: Isa, centred: bool, x: &[f32], eps: f32, gy: &[f32], gw: &mut [f32]) {
     assert!(x.len() == gy.len() && x.len().is_multiple_of(gw.len()));
-    weight_rows(isa, x, eps, gy, gw);
+    weight_rows(isa, centred, x, eps, gy, gw);
 }
 
-per_isa!(fn weight_rows(x: &[f32], eps: f32, gy: &[f32], gw: &mut [f32]) = weight_body);
+per_isa!(fn weight_rows(centred: bool, x: &[f32], eps: f32, gy: &[f32], gw: &mut [f32]) = weight_body);
 per_isa!(fn forward_rows(x: &[f32], w: &[f32], eps: f32, y: &mut [f32]) = forward_body);
 per_isa!(fn backward_rows(x: &[f32], w: &[f32], eps: f32, gy: &[f32], gx: &mut [f32], accumulate: bool) = backward_body);
 
@@ -50,13 +51,13 @@ pub(crate) fn rstd(row: &[f32], eps: f32) -> f32 {
 }
 
 #[inline(always)]
-fn weight_body(x: &[f32], eps: f32, gy: &[f32], gw: &mut [f32]) {
+fn weight_body(centred: bool, x: &[f32], eps: f32, gy: &[f32], gw: &mut [f32]) {
     gw.fill(0.0);
     let c = gw.len();
     for (x, gy) in x.chunks_exact(c).zip(gy.chunks_exact(c)) {
-        let rstd = rstd(x, eps);
+        let (mean, rstd) = if centred { statistics(x, eps) } else { (0.0, rstd(x, eps)) };
         for ((gw, &x), &gy) in gw.iter_mut().zip(x).zip(gy) {
-            *gw = (x * rstd).mul_add(gy, *gw);
+            *gw = ((x - mean) * rstd).mul_add(gy, *gw);
         }
     }
 }

@@ -52,18 +52,24 @@ fn gradients_of_norms_and_biases_are_those_of_plain_loops() {
     let (rows, cols, eps) = (7, 24, 1e-5);
     let (x, gy) = (numbers(rows * cols, 0.77), numbers(rows * cols, 0.31));
     let (mut weight, mut bias) = (vec![0.0; cols], vec![0.0; cols]);
-    norm::weight_gradient(Isa::detect().unwrap(), &x, eps, &gy, &mut weight);
     elementwise::column_sums(&gy, &mut bias);
-    let rms = |row: usize| {
-        let row = &x[row * cols..][..cols];
-        (row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / cols as f64 + f64::from(eps)).sqrt()
-    };
-    for col in 0..cols {
-        let at = |row: usize| (f64::from(x[row * cols + col]), f64::from(gy[row * cols + col]));
-        let want: f64 = (0..rows).map(|row| at(row).0 / rms(row) * at(row).1).sum();
-        assert!((f64::from(weight[col]) - want).abs() < 1e-5, "{} instead of {want}", weight[col]);
-        let want: f64 = (0..rows).map(|row| at(row).1).sum();
-        assert!((f64::from(bias[col]) - want).abs() < 1e-5, "{} instead of {want}", bias[col]);
+    for centred in [false, true] {
+        norm::weight_gradient(Isa::detect().unwrap(), centred, &x, eps, &gy, &mut weight);
+        let mean = |row: usize| {
+            let sum: f64 = x[row * cols..][..cols].iter().map(|&x| f64::from(x)).sum();
+            if centred { sum / cols as f64 } else { 0.0 }
+        };
+        let deviation = |row: usize| {
+            let squares = x[row * cols..][..cols].iter().map(|&x| (f64::from(x) - mean(row)).powi(2));
+            (squares.sum::<f64>() / cols as f64 + f64::from(eps)).sqrt()
+        };
+        for col in 0..cols {
+            let at = |row: usize| (f64::from(x[row * cols + col]), f64::from(gy[row * cols + col]));
+            let want: f64 = (0..rows).map(|row| (at(row).0 - mean(row)) / deviation(row) * at(row).1).sum();
+            assert!((f64::from(weight[col]) - want).abs() < 1e-5, "{} instead of {want}", weight[col]);
+            let want: f64 = (0..rows).map(|row| at(row).1).sum();
+            assert!((f64::from(bias[col]) - want).abs() < 1e-5, "{} instead of {want}", bias[col]);
+        }
     }
 }
 

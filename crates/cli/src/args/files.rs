@@ -53,7 +53,7 @@ pub struct ReplayArgs {
     /// The adapter that it started from, where that was no fresh one.
     #[arg(long, value_name = "PEFT_DIR")]
     pub init_adapter: Option<PathBuf>,
-    /// The folder that the adapter goes to, in PEFT format, or the model where it is trained itself, as model.gguf.
+    /// The folder that the adapter goes to, in PEFT format, or the model where it is trained itself, as model.gguf or as a folder.
     #[arg(long, short = 'o', value_name = "DIR")]
     pub output: PathBuf,
     #[command(flatten)]

@@ -10,12 +10,12 @@ use crate::place::Place;
 use crate::reports::losses;
 
 /// Reviews, a tokenizer and PyTorch's numbers for masked prompts.
-fn cloze(name: &str) -> PathBuf {
+pub fn cloze(name: &str) -> PathBuf {
     Golden::new("roberta").adapter().join("../../cloze").join(name)
 }
 
 /// The tiny encoder, with a tokenizer that has a mask and a token for each answer.
-fn encoder(place: &Place) -> PathBuf {
+pub fn encoder(place: &Place) -> PathBuf {
     let model = Golden::new("roberta").folder_without_tokenizer(place);
     place.file("roberta/tokenizer.json", std::fs::read(cloze("tokenizer.json")).unwrap());
     model

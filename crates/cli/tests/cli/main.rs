@@ -53,3 +53,4 @@ mod tasks;
 mod travelling;
 mod validating;
 mod whole;
+mod whole_learned;

@@ -244,9 +244,6 @@ fn what_does_not_go_with_all_parameters_is_refused_with_what_does() {
     train(&place, "--method lisa --switch-every 0").refuses(&["--switch-every 0", "between 1 and"]);
     train(&place, "--method lisa --block-order ascending").refuses(&["--block-order ascending", "--method badam"]);
     train(&place, "--method badam --optimizer sgd").refuses(&["--optimizer", "--method full"]);
-    let golden = Golden::new("opt");
-    let (folder, data) = (golden.folder(&place), place.texts("data.jsonl", &golden.records()));
-    place.pocketune("train --method full").model(folder).data(data).into("run").refuses(&["opt", "--method backprop"]);
     let init = Golden::new("llama").adapter();
     train(&place, "--method full").with("--init-adapter", init).refuses(&["pocketune merge"]);
 }

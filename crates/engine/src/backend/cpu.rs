@@ -32,14 +32,14 @@ use super::disk::{Disk, Ticket};
 use super::{Arena, Weights};
 use crate::error::{Error, Result};
 use crate::graph::{Added, Graph, Module, Norm, Of, Op, ParamId, RopeId, VectorId};
-use crate::plan::{Buf, Grad, Instr, Layout, LoraAdd, LoraUp, Machine, Mode, Program, Span};
+use crate::plan::{Buf, Embedded, Grad, HeadBehind, Instr, Layout, LoraAdd, LoraUp, Machine, Mode, Program, Span};
 use crate::store;
 
 pub use alone::Alone;
 pub use batch::{Batch, Group, NO_LABEL, Noise, Outcome};
 
 use head::{Head, HeadAdapter};
-use learn::Lesson;
+use learn::{Behind, Lesson};
 use measured::Aimed;
 pub use measured::Measure;
 pub use perturbed::{Aim, Law, MOST_DIRECTIONS, Sides, Still};
@@ -670,7 +670,9 @@ impl Cpu {
                 }
                 self.update(param, grad, state, rule.expect("a program that updates runs with a rule"))?;
             }
-            Instr::NormGradient { eps, x, g, grad } => norm::weight_gradient(isa, r(x), eps, r(g), w(grad)),
+            Instr::NormGradient { centred, eps, x, g, grad } => {
+                norm::weight_gradient(isa, centred, r(x), eps, r(g), w(grad));
+            }
             Instr::BiasGradient { g, grad } => elementwise::column_sums(r(g), w(grad)),
             Instr::Learn { weight, param, x, g, how, work } => {
                 let (x, g) = (r(x), r(g));
@@ -683,15 +685,23 @@ impl Cpu {
                 self.note(param, sum);
             }
             Instr::LearnTable { weight, param, embedded, head, how, work } => {
-                let embedded = embedded.map(|(g, scale)| (r(g), scale));
-                let head = head.map(|both| both.map(r));
-                let of_embedding = embedded.map_or(0.0, |(g, scale)| learn::largest(g) * scale.abs());
+                let embedded = embedded.map(|of| Embedded { g: r(of.g), scale: of.scale, by: of.by });
+                let mut behind = head.map(|HeadBehind { x, lse, bias }| Behind {
+                    x: r(x),
+                    lse: r(lse),
+                    bias: bias.map(|(bias, grad)| (vector(bias), w(grad))),
+                });
+                let of_embedding = embedded.map_or(0.0, |of| learn::largest(of.g) * of.scale.abs());
                 // Where sums of exponentials are finite, entries of the softmax are at most 1.
-                let of_head = head.map_or(0.0, |[x, lse]| learn::largest(x).max(learn::largest(lse)));
+                let of_head = behind.as_ref().map_or(0.0, |of| learn::largest(of.x).max(learn::largest(of.lse)));
                 let finite = n as f32 * (of_embedding + of_head) <= learn::FINITE;
+                // What is not made, because the table's own gradient is not finite, is not applied either.
+                if let Some((_, grad)) = behind.as_mut().and_then(|of| of.bias.as_mut()) {
+                    grad.fill(f32::NAN);
+                }
                 let lesson = Lesson { weight, param, how, noise: batch.noise, stream: program.stream, finite };
                 let sum = self.learn(lesson, rule, w(work), &mut |strip, grad, room| {
-                    self.table_gradient(weight, how, strip, embedded, head, batch, grad, room);
+                    self.table_gradient(weight, how, strip, embedded, behind.as_mut(), batch, grad, room);
                 })?;
                 self.note(param, sum);
             }

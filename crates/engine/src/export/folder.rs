@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
-use pocketune_formats::{Mapped, TensorInfo};
+use pocketune_formats::{Mapped, ModelFiles, TensorInfo};
 
 use super::room::threads;
 use super::rows::Rows;
 use super::stream::{Sink, Stream};
 use super::tensors::planned;
 use crate::error::{Error, Result};
+use crate::families::{Config, Family};
 use crate::model::Model;
 use crate::store::FolderWriter;
 use crate::train::Budget;
@@ -31,21 +32,19 @@ pub const BESIDE: [&str; 11] = [
     "chat_template.jinja",
 ];
 
-/// Writes the numbers of `trained`, a GGUF file that was made of the folder `model`, into a folder like that one, within `budget`.
+/// Writes the numbers of `trained`, the file of a run that was made of the folder `model`, into a folder like that one, within `budget`.
 ///
 /// # Errors
 /// When a number is too large for its type, the budget is too small or the disk fails; nothing is left half-written.
-pub fn write_back(trained: &Model, model: &Model, out: &Path, budget: Budget) -> Result<()> {
+pub fn write_back(trained: &ModelFiles, model: &Model, out: &Path, budget: Budget) -> Result<()> {
     let mut all = BTreeMap::new();
     for tensor in planned(model, None)? {
         let missing =
-            || Error::Model { path: trained.files.path().into(), fault: format!("tensor {} is missing", tensor.name) };
-        let rows = || Ok::<_, Error>(Rows::find(&trained.files, &tensor.name)?.ok_or_else(missing)?.back(&tensor.rows));
+            || Error::Model { path: trained.path().into(), fault: format!("tensor {} is missing", tensor.name) };
+        let rows = || Ok::<_, Error>(Rows::find(trained, &tensor.name)?.ok_or_else(missing)?.back(&tensor.rows));
         let name = tensor.rows.name();
-        // Some folders hold the head a second time, though it is the embedding.
-        let tied = model.config.tied && name.ends_with("embed_tokens.weight");
-        if let Some(head) = model.files.info("lm_head.weight").filter(|_| tied) {
-            all.insert(head.name.to_string(), rows()?);
+        if let Some(twin) = twin(&model.config, name).and_then(|twin| model.files.info(twin)) {
+            all.insert(twin.name.to_string(), rows()?);
         }
         all.insert(name.to_string(), rows()?);
     }
@@ -65,6 +64,16 @@ pub fn write_back(trained: &Model, model: &Model, out: &Path, budget: Budget) ->
             },
         )
     })
+}
+
+/// What some folders hold the tensor `name` under a second time: the head, where it is the embedding, and the bias of RoBERTa's.
+fn twin(config: &Config, name: &str) -> Option<&'static str> {
+    match config.family {
+        Family::Roberta if name == "lm_head.bias" => Some("lm_head.decoder.bias"),
+        Family::Roberta if config.tied && name.ends_with("word_embeddings.weight") => Some("lm_head.decoder.weight"),
+        _ if config.tied && name.ends_with("embed_tokens.weight") => Some("lm_head.weight"),
+        _ => None,
+    }
 }
 
 /// Writes a folder like that of `model`: `each` writes its tensors' files by number, and what lies beside them is copied.

@@ -35,10 +35,34 @@ pub struct Quantized {
 /// When the model has no form in GGUF, holds what the type can't, the budget is too small, or the file can't be written; nothing is left
 /// half-written.
 pub fn quantize(model: &Model, ty: BlockType, out: &Path, budget: Budget) -> Result<Quantized> {
-    super::check_apart(model, out)?;
-    store::check_file(out)?;
     let mut header = Header::default();
     let notes = describe(model, ty, &mut header)?;
+    write_all(model, ty, (header, notes), out, budget)
+}
+
+/// Writes the file of a run that trains `model` itself. It is one that anybody reads where GGUF has a form for the model, and of its tensors alone where not.
+///
+/// # Errors
+/// As [`quantize`], but for a form in GGUF.
+pub fn write_store(model: &Model, ty: BlockType, out: &Path, budget: Budget) -> Result<()> {
+    let family = model.config.family;
+    if family.architecture().is_some() {
+        return quantize(model, ty, out, budget).map(|_| ());
+    }
+    let mut header = Header::default();
+    header.text("general.architecture", family.model_type());
+    write_all(model, ty, (header, Vec::new()), out, budget).map(|_| ())
+}
+
+fn write_all(
+    model: &Model,
+    ty: BlockType,
+    (header, notes): (Header, Vec<String>),
+    out: &Path,
+    budget: Budget,
+) -> Result<Quantized> {
+    super::check_apart(model, out)?;
+    store::check_file(out)?;
     let tensors = planned(model, Some(ty))?;
     let each = |stream: &Stream, tensor: &Planned, sink: &mut Sink| -> Result<()> {
         stream.write(&tensor.rows, None, tensor.ty, sink).map(|_| ())

@@ -1,4 +1,4 @@
-//! The tensors of a GGUF file to be: from a Hugging Face folder those that its family's graph reads, under GGUF's names, in llama.cpp's order of
+//! The tensors of a GGUF file to be: from a Hugging Face folder those that its family's graph reads, under GGUF's names where it has some, in llama.cpp's order of
 //! rows and with its norms; from a GGUF file all that there are. Each with the type that it gets.
 
 use pocketune_formats::BlockType;
@@ -63,7 +63,8 @@ fn of_folder(model: &Model, ty: Option<BlockType>) -> Result<Vec<Planned<'_>>> {
         if found != shape {
             return Err(fault(format!("tensor {name} has shape {found:?} where the configuration says {shape:?}")));
         }
-        let inside = name.strip_prefix(&config.prefix).unwrap_or(name);
+        let known = config.family.architecture().is_some();
+        let inside = name.strip_prefix(&config.prefix).filter(|_| known).unwrap_or(name);
         let renamed = gguf_name(config.family, inside).ok_or_else(|| fault(format!("GGUF has no name for {name}")))?;
         rows.plus = plus;
         if config.family == Family::Gemma3Text && inside.contains(".q_norm.") && config.layers != LAYERS_OF_GEMMA3_27B {

@@ -2,8 +2,11 @@
 
 use super::Family;
 
-/// The GGUF name of the tensor that Hugging Face calls `name`.
+/// The GGUF name of the tensor that Hugging Face calls `name`. Families without a form in GGUF keep their names, in the file of a run that trains all of them.
 pub fn gguf_name(family: Family, name: &str) -> Option<String> {
+    if family.architecture().is_none() {
+        return Some(name.into());
+    }
     let name = name.strip_prefix("model.").unwrap_or(name);
     let (stem, ending) = name.rsplit_once('.')?;
     let gguf = match stem {

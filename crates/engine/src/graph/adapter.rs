@@ -37,8 +37,6 @@ pub struct LoraSpec {
     pub whole: bool,
     /// How blocks take turns then, where they do.
     pub turns: Option<Turns>,
-    /// The model itself without gradients, which any family's tensors can be moved without.
-    pub moved: bool,
     /// The scales of its quantised blocks alone.
     pub scales: bool,
 }
@@ -61,7 +59,6 @@ impl Default for LoraSpec {
             derivatives: Derivatives::default(),
             whole: false,
             turns: None,
-            moved: false,
             scales: false,
         }
     }

@@ -30,14 +30,19 @@ impl Graph {
 
     /// The trained tensors of the model that an operation reads.
     pub(super) fn tensors_of(&self, op: &Op) -> Vec<ParamId> {
-        let (matrix, vectors) = match op {
-            Op::Linear { weight, bias, .. } | Op::CrossEntropy { weight, bias, .. } => (Some(*weight), [*bias, None]),
-            Op::Embed { weight, .. } => (Some(*weight), [None, None]),
-            Op::Norm(norm) => (None, [Some(norm.weight), norm.bias]),
-            _ => (None, [None, None]),
+        let (matrices, vectors) = match op {
+            Op::Linear { weight, bias, .. } | Op::CrossEntropy { weight, bias, .. } => {
+                ([Some(*weight), None, None], [*bias, None])
+            }
+            Op::Embed { weight, added, .. } => {
+                let (positions, types) = (added.map(|added| added.positions), added.and_then(|added| added.types));
+                ([Some(*weight), positions, types], [None, None])
+            }
+            Op::Norm(norm) => ([None; 3], [Some(norm.weight), norm.bias]),
+            _ => ([None; 3], [None, None]),
         };
-        let matrix = matrix.and_then(|id| self.trained_matrix(id));
-        matrix.into_iter().chain(vectors.into_iter().flatten().filter_map(|id| self.trained_vector(id))).collect()
+        let matrices = matrices.into_iter().flatten().filter_map(|id| self.trained_matrix(id));
+        matrices.chain(vectors.into_iter().flatten().filter_map(|id| self.trained_vector(id))).collect()
     }
 
     /// The name of the tensor or of the module that a trainable matrix is a part of.

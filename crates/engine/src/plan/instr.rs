@@ -278,8 +278,9 @@ pub enum Instr {
         grad: Buf,
         state: Option<Buf>,
     },
-    /// Makes the gradient of a norm's weight.
+    /// Makes the gradient of a norm's weight; layer norms are centred.
     NormGradient {
+        centred: bool,
         eps: f32,
         x: Buf,
         g: Buf,
@@ -299,13 +300,13 @@ pub enum Instr {
         how: Learning,
         work: Buf,
     },
-    /// The same for a table of the vocabulary: from the gradient of the embedding's output and its scale, and from the head's input with the log-sum-exp of
-    /// each row, where it is both or either.
+    /// The same for a table whose rows are looked up, and for the head: from the gradient of what was made of its rows, and from the head's input, where it is both
+    /// or either.
     LearnTable {
         weight: WeightId,
         param: ParamId,
-        embedded: Option<(Buf, f32)>,
-        head: Option<[Buf; 2]>,
+        embedded: Option<Embedded<Buf>>,
+        head: Option<HeadBehind>,
         how: Learning,
         work: Buf,
     },
@@ -327,6 +328,36 @@ pub enum Instr {
     Fetched {
         to: Buf,
     },
+}
+
+/// What the rows of a table were looked up by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// The token.
+    Token,
+    /// Its position, from this row on.
+    Position(usize),
+    /// Nothing: the first row.
+    Nothing,
+}
+
+/// The gradient of what was made of a table's rows, and what they were multiplied with.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct Embedded<T> {
+    pub g: T,
+    pub scale: f32,
+    pub by: By,
+}
+
+/// The head as its gradient is made: its input, the log-sum-exp of each row, and its bias, where it has one, with the place of that one's gradient, which is made
+/// on the way.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct HeadBehind {
+    pub x: Buf,
+    pub lse: Buf,
+    pub bias: Option<(VectorId, Buf)>,
 }
 
 /// What an adapter adds to a linear: `h B`. Where `down` names A and a scale, `h` is made on the way: `scale x Aᵀ`.
@@ -569,8 +600,11 @@ impl Instr {
                 see(work, Write);
             }
             Instr::LearnTable { embedded, head, work, .. } => {
-                embedded.into_iter().for_each(|(g, _)| see(g, Read));
-                head.into_iter().flatten().for_each(|buf| see(buf, Read));
+                embedded.into_iter().for_each(|Embedded { g, .. }| see(g, Read));
+                if let Some(HeadBehind { x, lse, bias }) = head {
+                    [x, lse].into_iter().for_each(|buf| see(buf, Read));
+                    bias.into_iter().for_each(|(_, grad)| see(grad, Write));
+                }
                 see(work, Write);
             }
             Instr::Spill { from, .. } | Instr::Spilled { from } => see(from, Read),

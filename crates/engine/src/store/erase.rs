@@ -23,6 +23,12 @@ pub const TEMPLATE: &str = "chat_template.jinja";
 /// The tokens that end a reply.
 pub const GENERATION: &str = "generation_config.json";
 
+/// The model that the run of a folder trained itself: a file, or a folder where GGUF has no form for it.
+pub fn trained_model(run: &Path) -> PathBuf {
+    let file = run.join(MODEL);
+    if file.is_file() { file } else { run.join(MODEL_FOLDER) }
+}
+
 /// Deletes the state of the run whose adapter folder is `run`, and the adapter as well where that is wanted. The result is the number of
 /// files that are gone.
 ///
@@ -44,8 +50,10 @@ pub fn erase(run: &Path, adapter: bool) -> Result<usize> {
     let is_file = |path: &Path| fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
     let is_adapter = adapters.iter().all(|path| is_file(path));
     // A model that somebody keeps in the folder of an adapter is not ours to take.
-    let model = Some(run.join(MODEL)).filter(|model| !is_adapter && is_file(model) && made_a_model(run));
-    if !has_state && leftovers.is_empty() && !is_adapter && model.is_none() {
+    let (model, folder) = (run.join(MODEL), run.join(MODEL_FOLDER));
+    let is_there = is_file(&model) || is_file(&folder.join("config.json"));
+    let is_model = !is_adapter && is_there && made_a_model(run);
+    if !has_state && leftovers.is_empty() && !is_adapter && !is_model {
         let fault = format!("{}: nothing of a run is here: no .pocketune, no adapter", run.display());
         return Err(Error::System(fault));
     }
@@ -59,11 +67,10 @@ pub fn erase(run: &Path, adapter: bool) -> Result<usize> {
     for (path, _) in &leftovers {
         remove(path)?;
     }
-    if adapter && (is_adapter || model.is_some()) {
+    if adapter && (is_adapter || is_model) {
         adapters.iter().filter(|_| is_adapter).try_for_each(|path| remove(path))?;
-        model.iter().try_for_each(|path| remove(path))?;
-        let folder = run.join(MODEL_FOLDER);
-        if model.is_some() && fs::symlink_metadata(&folder).is_ok_and(|there| there.is_dir()) {
+        Some(&model).filter(|model| is_model && is_file(model)).map_or(Ok(()), |path| remove(path))?;
+        if is_model && fs::symlink_metadata(&folder).is_ok_and(|there| there.is_dir()) {
             of_a_model(&folder)?.iter().try_for_each(|path| remove(path))?;
             // What a killed run left of it may not be there, and what is somebody else's stays with its folder.
             let _ = fs::remove_dir_all(hidden_folder(&folder));

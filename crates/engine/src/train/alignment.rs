@@ -11,7 +11,7 @@ use crate::plan::{Layout, Machine, Mode, Policy, PolicyName, Program, Request, S
 use crate::store::TokenFile;
 
 /// The mean cosine over `batches` batches. Exact methods have 1 for what they train, also where that is some blocks at a time. There is no number for all parameters of a model where their gradients
-/// are not exact or of which there are none: scales of blocks, and families that are not trained whole.
+/// are not exact, nor for the scales of blocks, which have none.
 ///
 /// # Errors
 /// Whatever is wrong with options, files, data or the system.
@@ -33,13 +33,11 @@ fn of_model(options: &TrainOptions, zeroth: Zeroth, batches: usize) -> Result<f6
     let model = Model::open(&options.model)?;
     model.check_reading(&options.data.reading)?;
     check_floats(&model, options.method)?;
-    let spec = LoraSpec { whole: true, ..LoraSpec::default() };
-    let Ok(graph) = model.config.graph(Some(&spec)) else { return Ok(f64::NAN) };
-    let moved = model.config.graph(Some(&LoraSpec { moved: true, ..spec }))?;
+    let graph = model.config.graph(Some(&LoraSpec { whole: true, ..LoraSpec::default() }))?;
     let data = prepare(&model, &options.data, options.max_seq_length, options.spill_folder())?;
     let weights = Weights::bind(model.files, &model.config, &graph)?;
     let programs = Programs::new(options, &weights, data.longest())?;
-    let (exact, taken) = (programs.compile(&graph, Mode::TrainAndUpdate), programs.compile(&moved, Mode::Perturb));
+    let (exact, taken) = (programs.compile(&graph, Mode::TrainAndUpdate), programs.compile(&graph, Mode::Perturb));
     let mut cpu = programs.cpu(weights, &graph, [&exact, &taken])?;
     adapter::initialise(&mut cpu, &graph, options.seed);
     if let Still::Large(share) = zeroth.still {
@@ -48,7 +46,7 @@ fn of_model(options: &TrainOptions, zeroth: Zeroth, batches: usize) -> Result<f6
     let mut samples = Samples::new(options, &data);
     let mut sum = 0.0;
     for at in 0..batches {
-        let far = samples.judged(at, &mut cpu, &moved, &taken, zeroth)?;
+        let far = samples.judged(at, &mut cpu, &graph, &taken, zeroth)?;
         // A cosine does not depend on how far; numbers are small beside it.
         let most = far.iter().fold(0.0_f64, |most, far| most.max(far.abs()));
         let coefficients: Vec<f32> = far.iter().map(|far| (far / most.max(f64::MIN_POSITIVE)) as f32).collect();

@@ -110,8 +110,10 @@ pub enum Event<'a> {
         /// What learning rates are multiplied by from now on.
         scale: f32,
     },
-    /// The adapter is on disk, in this folder, or the model where it was trained itself, in this file.
+    /// The adapter is on disk, in this folder.
     Saved(&'a Path),
+    /// The model that was trained itself is on disk, in this file or folder.
+    SavedModel(&'a Path),
 }
 
 /// The state of a run.

@@ -280,7 +280,7 @@ impl Method {
             _ if self.trains_all() && given => {
                 fault("it trains the model itself; `pocketune merge` puts the adapter into it first".into())
             }
-            Method::Qzo => Ok(LoraSpec { whole: true, moved: true, scales: true, ..LoraSpec::default() }),
+            Method::Qzo => Ok(LoraSpec { whole: true, scales: true, ..LoraSpec::default() }),
             _ if self.trains_all() => {
                 let turns = self.turns().map(|(turns, ..)| turns);
                 Ok(LoraSpec { whole: true, turns, ..LoraSpec::default() })

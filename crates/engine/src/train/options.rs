@@ -243,7 +243,7 @@ impl TrainOptions {
             });
         }
         if self.all && self.method != Method::Qzo {
-            return Ok(LoraSpec { whole: true, moved: true, ..LoraSpec::default() });
+            return Ok(LoraSpec { whole: true, ..LoraSpec::default() });
         }
         Ok(LoraSpec { derivatives: self.derivatives, ..self.method.adapt(spec, given)? })
     }

@@ -8,7 +8,7 @@ use crate::backend::{Stored, measure_disk, measure_rates, touch_kernels};
 use crate::error::{Error, Result};
 use crate::families::Config;
 use crate::graph::{Graph, Layers, LoraSpec};
-use crate::memory;
+use crate::memory::{self, Peak};
 use crate::plan::{Machine, Mode, Plan, PolicyName, Rates, Setting, States, Surroundings};
 use crate::store::CHUNK;
 
@@ -19,6 +19,9 @@ const STILL_TO_COME: usize = (1 << 20) + 2 * CHUNK;
 /// What saving an adapter takes of each of its tensors while all else is held: its name and shape, and its entry in the file's header as a
 /// value and as text.
 const SAVING: usize = 2048;
+
+/// The code that moves a model's own tensors, of which nothing has run when a plan is made.
+const MOVING: usize = 256 << 10;
 
 /// The process as it stands, with what it will still load of itself.
 pub fn surroundings(so_far: usize) -> Surroundings {
@@ -111,9 +114,11 @@ impl Task {
         so_far: usize,
     ) -> Result<Self> {
         let size = (options.batch_size, length);
-        let saving = SAVING * config.graph(Some(&lora))?.params.len();
+        let saving = SAVING * config.graph(Some(&lora))?.params.len() + if lora.whole { MOVING } else { 0 };
         let forward = Self::forward(options.run, config, stored, Some(lora), options.mode(), size)?;
-        let around = Surroundings { process: forward.around.process + saving, preparation: so_far };
+        // Measuring rates held memory too.
+        let preparation = so_far.max(Peak::default().look().total);
+        let around = Surroundings { process: forward.around.process + saving, preparation };
         let (states, named, groups, log) = (options.states(), options.policy.named(), options.groups(), options.log());
         Ok(Self { states, named, groups, looks: options.looks(), log, around, ..forward })
     }

@@ -102,9 +102,7 @@ impl Updates {
             Some(other) => return Err(fault(format!("a model stored as {other:?}"))),
         };
         let spec = match (&header.adapter, store) {
-            (None, Some(ty)) => {
-                Some(LoraSpec { whole: true, moved: true, scales: ty.is_none(), ..LoraSpec::default() })
-            }
+            (None, Some(ty)) => Some(LoraSpec { whole: true, scales: ty.is_none(), ..LoraSpec::default() }),
             (Some(adapter), None) => spec(adapter),
             _ => None,
         };
@@ -180,6 +178,9 @@ pub fn replay(options: &ReplayOptions) -> Result<usize> {
     }
     if graph.whole {
         whole::save(&cpu, &graph, None, None, options.output)?;
+        drop(cpu);
+        let result = whole::save_folder(options.model, options.output, Budget::Available)?;
+        whole::clear(&result, options.output)?;
         return Ok(count);
     }
     let name = options.model.name();

@@ -104,14 +104,16 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
         }
     }
     let (test, Run { graph, plan, .. }) = (run.test()?, run);
-    if graph.whole {
-        // What was trained in has gone, and leaves room to write.
-        whole::save_folder(options)?;
-    }
+    // What was trained in has gone, and leaves room to write.
+    let folder = &options.adapter_path;
+    let model = graph.whole.then(|| whole::save_folder(&options.model, folder, options.budget)).transpose()?;
     keeper.finish()?;
-    match graph.whole {
-        true => host.event(Event::Saved(&options.adapter_path.join(store::MODEL))),
-        false => host.event(Event::Saved(&options.adapter_path)),
+    match &model {
+        Some(model) => {
+            whole::clear(model, folder)?;
+            host.event(Event::SavedModel(model));
+        }
+        None => host.event(Event::Saved(folder)),
     }
     let Progress { iter, first_loss, last_loss, valid_before, kept, best, .. } = progress;
     let summary = Summary {

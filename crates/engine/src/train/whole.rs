@@ -1,18 +1,18 @@
 //! The file of a model that is trained itself: a GGUF file of plain floats that a run makes of the model, without a name so that the system removes it however
-//! the run ends. Checkpoints have what was learnt; the result is a copy of the file. It refuses models that are stored in fewer bits than they are to be
-//! trained in. Where the scales of quantised blocks are trained, the file is the model's own, copied.
+//! the run ends. Checkpoints have what was learnt; the result is a copy of the file, or a folder where GGUF has no form for the model. It refuses models that are stored in
+//! fewer bits than they are to be trained in. Where the scales of quantised blocks are trained, the file is the model's own, copied.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use pocketune_formats::{BlockType, Element};
+use pocketune_formats::{BlockType, Element, ModelFiles};
 use pocketune_kernels::scales;
 
-use super::{Budget, Method, TrainOptions};
+use super::{Budget, Method};
 use crate::backend::Cpu;
 use crate::error::{Error, Result};
-use crate::export::{quantize, write_back};
+use crate::export::{write_back, write_store};
 use crate::families::gguf_name;
 use crate::graph::Graph;
 use crate::model::{Model, Source};
@@ -27,6 +27,10 @@ pub fn check_floats(model: &Model, method: Method) -> Result<()> {
         Some(_) => gguf_name(model.config.family, name),
         None => Some(name.into()),
     };
+    let makes = match model.config.family.architecture() {
+        Some(_) => ", and `pocketune quantize --type bf16` makes a model of floats of it first",
+        None => "",
+    };
     let floats =
         |element: &Element| matches!(element, Element::Block(BlockType::F32 | BlockType::F16 | BlockType::BF16));
     for weight in &model.config.graph(None)?.weights {
@@ -34,8 +38,7 @@ pub fn check_floats(model: &Model, method: Method) -> Result<()> {
         let Some(info) = named(&weight.name).and_then(|name| model.files.info(&name)) else { continue };
         if !floats(&info.element) {
             let fault = format!(
-                "tensor {} is stored as {}, whose steps are too coarse to train; --method backprop trains an adapter on it, and `pocketune quantize --type bf16` makes \
-                 a model of floats of it first",
+                "tensor {} is stored as {}, whose steps are too coarse to train; --method backprop trains an adapter on it{makes}",
                 info.name,
                 info.element.name()
             );
@@ -59,6 +62,9 @@ pub fn check_scales(model: &Model, method: Method) -> Result<()> {
             "the model is of floats, which have no scales; --method mezo --fine-tune-type full moves all of its numbers, and `pocketune quantize --type q4_0` makes blocks of it \
              first"
         }
+        None if model.config.family.architecture().is_none() => {
+            "it moves the scales of a GGUF file, which this family has no form in; --method mezo trains an adapter, or with --fine-tune-type full all of it"
+        }
         None => {
             "it moves the scales of a GGUF file; `pocketune quantize --type q4_0` makes one of a folder, and --method mezo trains an adapter on it as it is"
         }
@@ -69,17 +75,21 @@ pub fn check_scales(model: &Model, method: Method) -> Result<()> {
 /// Makes the file of `model`, which is no longer needed then: of floats of one type, or of its own blocks.
 ///
 /// # Errors
-/// When the model has no form in GGUF or the disk fails.
+/// When the model holds what the floats can't, or the disk fails.
 pub fn open(model: Model, ty: Option<BlockType>, folder: &Path, budget: Budget) -> Result<(Model, File)> {
     check_writable(folder)?;
     let path = folder.join(format!(".pocketune-store-{}-0", std::process::id()));
     match ty {
-        Some(ty) => quantize(&model, ty, &path, budget).map(|_| ())?,
+        Some(ty) => write_store(&model, ty, &path, budget)?,
         None => copy_file(&model, &path).map_err(|error| Error::io(&path, error))?,
     }
-    drop(model);
+    let Model { files, config } = model;
+    drop(files);
     let opened = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| Error::io(&path, error));
-    let both = opened.and_then(|file| Ok((Model::open(&Source::Path(path.clone()))?, file)));
+    let both = opened.and_then(|file| match config.family.architecture() {
+        Some(_) => Ok((Model::open(&Source::Path(path.clone()))?, file)),
+        None => Ok((Model { files: ModelFiles::open(&path)?, config }, file)),
+    });
     let removed = std::fs::remove_file(&path).map_err(|error| Error::io(&path, error));
     let both = both?;
     removed?;
@@ -140,17 +150,29 @@ pub fn save(
     writer.commit()
 }
 
-/// Where the model came from a Hugging Face folder, writes what [`save`] put there as one too.
+/// Where the model came from the Hugging Face folder `source`, writes what [`save`] put into `folder` as one too. The place of the result comes back: the file, or that one where GGUF has no
+/// form for the model.
 ///
 /// # Errors
 /// When a number is too large for the folder's types, the budget is too small or the disk fails.
-pub fn save_folder(options: &TrainOptions) -> Result<()> {
-    let model = Model::open(&options.model)?;
-    if model.files.folder().is_none() {
+pub fn save_folder(source: &Source, folder: &Path, budget: Budget) -> Result<PathBuf> {
+    let (model, file, out) = (Model::open(source)?, folder.join(MODEL), folder.join(MODEL_FOLDER));
+    if model.files.folder().is_some() {
+        write_back(&ModelFiles::open(&file)?, &model, &out, budget)?;
+    }
+    Ok(if model.config.family.architecture().is_some() { file } else { out })
+}
+
+/// Removes what [`save`] put into `folder` where that is not the result.
+///
+/// # Errors
+/// The system's.
+pub fn clear(result: &Path, folder: &Path) -> Result<()> {
+    let file = folder.join(MODEL);
+    if result == file {
         return Ok(());
     }
-    let trained = Model::open(&Source::Path(options.adapter_path.join(MODEL)))?;
-    write_back(&trained, &model, &options.adapter_path.join(MODEL_FOLDER), options.budget)
+    std::fs::remove_file(&file).map_err(|error| Error::io(&file, error))
 }
 
 /// Brings back what [`save`] put there.

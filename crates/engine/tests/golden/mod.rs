@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use pocketune::backend::{Batch, Cpu, Group, NO_LABEL, Noise, Rule, Weights};
+use pocketune::export::write_store;
 use pocketune::families::Config;
 use pocketune::graph::{Derivatives, Graph, LoraSpec, ParamId, Target, Turns};
 use pocketune::model::{Model, Source};
 use pocketune::plan::{self, Layout, Machine, Mode, Policy, PolicyName, Program, Request, States};
-use pocketune::train::adapter;
-use pocketune_formats::peft;
+use pocketune::train::{Budget, adapter};
+use pocketune_formats::{BlockType, ModelFiles, peft};
 use pocketune_kernels::Isa;
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::matmul::Precision;
@@ -109,6 +110,23 @@ impl Golden {
         self.integers(&format!("ids.{record}"))
     }
 
+    /// The model, from a file that may be written where it is trained itself.
+    fn opened(&self) -> (Model, Option<std::fs::File>) {
+        let model = Model::open(&Source::Path(self.model.clone())).unwrap();
+        if !self.whole {
+            return (model, None);
+        }
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("store");
+        if self.model.is_file() {
+            std::fs::copy(&self.model, &path).unwrap();
+        } else {
+            write_store(&model, BlockType::F32, &path, Budget::Smallest).unwrap();
+        }
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        (Model { files: ModelFiles::open(&path).unwrap(), ..model }, Some(file))
+    }
+
     /// The engine, set up to run this case.
     pub fn case(&self, with_adapter: bool, mode: Mode, policy: PolicyName, threads: usize) -> Case {
         self.case_on(Isa::detect().unwrap(), with_adapter, mode, policy_of(policy, 7), threads)
@@ -130,13 +148,7 @@ impl Golden {
         policy: Policy,
         threads: usize,
     ) -> Case {
-        let copy = self.whole.then(|| {
-            let mut copy = tempfile::NamedTempFile::new().unwrap();
-            std::io::copy(&mut std::fs::File::open(&self.model).unwrap(), &mut copy).unwrap();
-            copy
-        });
-        let path = copy.as_ref().map_or(self.model.clone(), |copy| copy.path().into());
-        let model = Model::open(&Source::Path(path)).unwrap();
+        let (model, copy) = self.opened();
         let folder = self.folder.join("adapter");
         let saved = adapter::open(&folder).unwrap();
         let spec = adapter::spec(&folder, &saved).unwrap();
@@ -145,7 +157,7 @@ impl Golden {
         let graph = model.config.graph(with_adapter.then_some(&lora)).unwrap();
         let weights = Weights::bind(model.files, &model.config, &graph).unwrap();
         let weights = match copy {
-            Some(copy) => weights.writable(copy.into_file()),
+            Some(copy) => weights.writable(copy),
             None => weights,
         };
         let machine = Machine { threads, isa, precision };

@@ -5,19 +5,22 @@
 
 mod compressed;
 mod subspace;
+mod table;
 
 use std::ops::Range;
 
 use pocketune_kernels::matmul::{Ctx, Precision, Start, Weight, nt, tn};
 use pocketune_kernels::perturb::{self, Direction, Draw};
 use pocketune_kernels::update::{AdaLomo, Apollo, Factors};
-use pocketune_kernels::{BlockType, cross_entropy, elementwise, round, update};
+use pocketune_kernels::{BlockType, elementwise, round, update};
 
 use super::state::failed;
-use super::{Batch, Cpu, Noise, Rule};
+use super::{Cpu, Noise, Rule};
 use crate::error::Result;
 use crate::graph::{ParamId, WeightId};
 use crate::plan::Learning;
+
+pub(super) use table::Behind;
 
 /// A matrix, and how it is worked through.
 #[derive(Clone, Copy)]
@@ -334,45 +337,6 @@ impl Cpu {
     fn leave(&self, lesson: Lesson, rows: Range<usize>) {
         if lesson.stream {
             self.weights.release_rows(lesson.weight, rows);
-        }
-    }
-
-    /// The gradient of rows `strip` of a table: what rows with its tokens send back where it is the embedding, and `(softmax - onehot)ᵀ x` where it is the head,
-    /// whose logits are made again.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn table_gradient(
-        &self,
-        weight: WeightId,
-        how: Learning,
-        strip: Range<usize>,
-        embedded: Option<(&[f32], f32)>,
-        head: Option<[&[f32]; 2]>,
-        batch: Batch,
-        grad: &mut [f32],
-        room: &mut [f32],
-    ) {
-        let (isa, precision, pool, cols) = (self.machine.isa, self.machine.precision, &self.pool, how.cols);
-        grad.fill(0.0);
-        if let Some([x, lse]) = head {
-            let part = self.weights.matrix(weight).part(strip.clone());
-            let (logits, scratch) = room.split_at_mut(how.logit_rows * how.strip);
-            let scale = 1.0 / batch.targets.max(1) as f32;
-            for rows in cut(0..batch.labels.len(), how.logit_rows) {
-                let (n, x) = (rows.len(), &x[rows.start * cols..rows.end * cols]);
-                let logits = &mut logits[..n * strip.len()];
-                let mut ctx = Ctx { pool, isa, precision, scratch: &mut *scratch };
-                nt(&mut ctx, part, x, n, logits, Start::Zero, None);
-                let (labels, lse) = (&batch.labels[rows.clone()], &lse[rows]);
-                cross_entropy::gradient_of(isa, pool, logits, strip.start, labels, lse, scale);
-                tn(&mut ctx, logits, x, n, strip.len(), cols, grad, Start::Output);
-            }
-        }
-        if let Some((g, scale)) = embedded {
-            for (&id, g) in batch.ids.iter().zip(g.chunks_exact(cols)) {
-                if let Some(row) = (id as usize).checked_sub(strip.start).filter(|&row| row < strip.len()) {
-                    grad[row * cols..][..cols].iter_mut().zip(g).for_each(|(grad, g)| *grad = g.mul_add(scale, *grad));
-                }
-            }
         }
     }
 }

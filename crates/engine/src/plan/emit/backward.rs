@@ -20,7 +20,7 @@ impl Emitter<'_> {
                 self.instrs.push(Instr::EmbedBackward { lora: *lora, g, grads, scratch });
                 [lora.a, lora.b].into_iter().zip(grads).for_each(|(param, grad)| self.update(param, grad));
             }
-            Op::Embed { weight, scale, .. } => self.learn_embedding(*weight, *scale, g),
+            Op::Embed { weight, scale, added, .. } => self.learn_embedding(*weight, *scale, *added, g),
             Op::CrossEntropy { .. } => {}
             Op::Norm(norm) => {
                 let x = self.at(input(0));

@@ -2,8 +2,16 @@
 //! A table that is both embedding and head comes last.
 
 use super::Emitter;
-use crate::graph::{Norm, Op, ValueId, VectorId, WeightId};
-use crate::plan::{Buf, Grad, Instr, Kind, Learning};
+use crate::graph::{Added, Norm, Op, ValueId, VectorId, WeightId};
+use crate::plan::{Buf, By, Embedded, Grad, HeadBehind, Instr, Kind, Learning};
+
+/// The head's matrix, its bias and its input.
+#[derive(Clone, Copy)]
+struct HeadOfGraph {
+    weight: WeightId,
+    bias: Option<VectorId>,
+    x: ValueId,
+}
 
 impl Emitter<'_> {
     /// A linear whose output has the gradient `g`.
@@ -20,7 +28,11 @@ impl Emitter<'_> {
     /// A norm whose output has the gradient `g`.
     pub(super) fn learn_norm(&mut self, norm: Norm, x: ValueId, g: Buf) {
         let x = self.at(x);
-        self.learn_vector(norm.weight, |grad| Instr::NormGradient { eps: norm.eps, x, g, grad });
+        let (centred, eps) = (norm.bias.is_some(), norm.eps);
+        self.learn_vector(norm.weight, |grad| Instr::NormGradient { centred, eps, x, g, grad });
+        if let Some(bias) = norm.bias {
+            self.learn_vector(bias, |grad| Instr::BiasGradient { g, grad });
+        }
     }
 
     fn learn_vector(&mut self, vector: VectorId, gradient: impl FnOnce(Buf) -> Instr) {
@@ -36,29 +48,46 @@ impl Emitter<'_> {
         let graph = self.request.graph;
         let embeds =
             |of: WeightId| graph.nodes.iter().any(|node| matches!(node.op, Op::Embed { weight, .. } if weight == of));
-        if let Some((weight, x)) = self.head_of_graph().filter(|(weight, _)| !embeds(*weight)) {
-            self.learn_table(weight, None, Some(x));
+        if let Some(head) = self.head_of_graph().filter(|head| !embeds(head.weight)) {
+            self.learn_table(head.weight, None, Some(head));
         }
     }
 
-    /// The embedding, whose output has the gradient `g`; it may be the head too.
-    pub(super) fn learn_embedding(&mut self, weight: WeightId, scale: f32, g: Buf) {
-        let head = self.head_of_graph().filter(|(head, _)| *head == weight);
-        self.learn_table(weight, Some((g, scale)), head.map(|(_, x)| x));
+    /// The embedding, whose output has the gradient `g`, and the tables whose rows are added to it; the first may be the head too.
+    pub(super) fn learn_embedding(&mut self, weight: WeightId, scale: f32, added: Option<Added>, g: Buf) {
+        let head = self.head_of_graph().filter(|head| head.weight == weight);
+        self.learn_table(weight, Some(Embedded { g, scale, by: By::Token }), head);
+        let Some(Added { positions, offset, types }) = added else { return };
+        self.learn_table(positions, Some(Embedded { g, scale: 1.0, by: By::Position(offset) }), None);
+        if let Some(types) = types {
+            self.learn_table(types, Some(Embedded { g, scale: 1.0, by: By::Nothing }), None);
+        }
     }
 
-    fn learn_table(&mut self, weight: WeightId, embedded: Option<(Buf, f32)>, head: Option<ValueId>) {
-        let Some(param) = self.request.graph.trained_matrix(weight) else { return };
-        let head = head.zip(self.lse).map(|(x, lse)| [self.at(x), lse]);
+    fn learn_table(&mut self, weight: WeightId, embedded: Option<Embedded<Buf>>, head: Option<HeadOfGraph>) {
+        let graph = self.request.graph;
+        let Some(param) = graph.trained_matrix(weight) else { return };
+        let head = head.zip(self.lse).map(|(head, lse)| {
+            let bias = head.bias.map(|bias| {
+                let len = graph.vectors[bias.0].len;
+                (bias, self.buffer("gradient", None, Kind::Gradient, len, None))
+            });
+            HeadBehind { x: self.at(head.x), lse, bias }
+        });
         let how = Learning::table(self.request, weight, param, head.is_some());
         let work = self.buffer("gradient", None, Kind::Gradient, how.floats(), None);
         self.instrs.push(Instr::LearnTable { weight, param, embedded, head, how, work });
+        // Every look at the table's gradient makes logits with the bias as it was.
+        if let Some((bias, grad)) = head.and_then(|head| head.bias)
+            && let Some(param) = graph.trained_vector(bias)
+        {
+            self.update(param, Grad::Once(grad));
+        }
     }
 
-    /// The head's matrix and its input.
-    fn head_of_graph(&self) -> Option<(WeightId, ValueId)> {
+    fn head_of_graph(&self) -> Option<HeadOfGraph> {
         self.request.graph.nodes.iter().find_map(|node| match node.op {
-            Op::CrossEntropy { weight, .. } => Some((weight, node.inputs[0])),
+            Op::CrossEntropy { weight, bias, .. } => Some(HeadOfGraph { weight, bias, x: node.inputs[0] }),
             _ => None,
         })
     }
