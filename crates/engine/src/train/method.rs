@@ -184,14 +184,14 @@ impl Method {
             Method::Apollo | Method::ApolloMini | Method::Lisa => {
                 Defaults { rate: 5e-5, rank: 8, targets: "all-linear" }
             }
-            Method::Fzoo => Defaults { rate: 1e-2, rank: 8, targets: "q_proj,v_proj" },
+            Method::Fzoo => Defaults { rate: 3e-2, rank: 8, targets: "q_proj,v_proj" },
         }
     }
 
     /// The learning rate where a method without gradients moves all parameters: MeZO's paper's; that of fzoo, whose steps are normed, is ours.
     pub const fn rate_of_all(self) -> f32 {
         match self {
-            Method::Fzoo => 1e-4,
+            Method::Fzoo => 1e-3,
             _ => 1e-6,
         }
     }
