@@ -284,6 +284,13 @@ def run(method, case, whole):
     return out
 
 
+def save(name, tensors):
+    path = Path(GOLDEN) / f"{name}.safetensors"
+    save_file({name: tensor.float().contiguous() for name, tensor in tensors.items()}, path)
+    path.chmod(0o644)
+    print(f"{path.stat().st_size / 1e6:.2f} MB")
+
+
 def main():
     torch.set_num_threads(1)
     tf.utils.logging.disable_progress_bar()
@@ -292,10 +299,7 @@ def main():
         for case in CASES:
             if (method, case) not in TOO_FINE:
                 out |= run(method, case, Whole(case))
-    path = Path(GOLDEN) / "full.safetensors"
-    save_file({name: tensor.float().contiguous() for name, tensor in out.items()}, path)
-    path.chmod(0o644)
-    print(f"{path.stat().st_size / 1e6:.2f} MB")
+    save("full", out)
 
 
 if __name__ == "__main__":

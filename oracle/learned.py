@@ -9,18 +9,17 @@ of full length. It is compared where a rule doesn't.
 """
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import tokenizers
 import torch
 import transformers as tf
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 import cloze
 import moved
 from families import GOLDEN, LENGTHS, Record, padded
-from full import METHODS, Whole, run
+from full import METHODS, Whole, run, save
 
 LAYER = {"opt": "model.decoder.layers", "roberta": "roberta.encoder.layer"}
 LINEARS = {
@@ -118,10 +117,7 @@ def main():
     no_gradient = (".k_proj.bias", ".key.bias")
     kept = {n: t for n, t in out.items() if not n.endswith(no_gradient) or n.split(".")[0] in NO_SIZE}
     assert all(np.isfinite(t.numpy()).all() for t in kept.values())
-    path = Path(GOLDEN) / "learned.safetensors"
-    save_file({name: tensor.float().contiguous() for name, tensor in kept.items()}, path)
-    path.chmod(0o644)
-    print(f"{path.stat().st_size / 1e6:.2f} MB")
+    save("learned", kept)
 
 
 if __name__ == "__main__":

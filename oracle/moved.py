@@ -9,17 +9,14 @@ meets them. What sparse-mezo leaves where it is, is above a limit that the first
 """
 
 import sys
-from pathlib import Path
 
 import gguf
 import numpy as np
 import torch
 import transformers as tf
-from safetensors.torch import save_file
 
 import methods
-from families import GOLDEN
-from full import EVERY, UPDATES, Whole, numbers_of
+from full import EVERY, UPDATES, Whole, numbers_of, save
 from methods import normals, seed_of, signs, still_blocks
 
 CASES = ["llama", "qwen2"]
@@ -143,10 +140,7 @@ def main():
         for case in CASES:
             out |= run(method, case, Moved(case))
     out |= qzo("llama")
-    path = Path(GOLDEN) / "moved.safetensors"
-    save_file({name: tensor.float().contiguous() for name, tensor in out.items()}, path)
-    path.chmod(0o644)
-    print(f"{path.stat().st_size / 1e6:.2f} MB")
+    save("moved", out)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
 use super::whole::check_floats;
 use super::{Batches, LoraChoice, Passes, Prepared, Rows, TrainOptions, Zeroth, adapter, prepare};
-use crate::backend::{Cpu, Law, MOST_DIRECTIONS, Noise, Still, Stored, Weights};
+use crate::backend::{Cpu, Law, MOST_DIRECTIONS, Measure, Noise, Still, Stored, Weights};
 use crate::error::Result;
 use crate::graph::{Derivatives, Graph, LoraSpec, ParamId};
 use crate::model::Model;
@@ -201,9 +201,7 @@ fn estimate(cpu: &Cpu, graph: &Graph, far: &[f64]) -> Vec<f64> {
     all
 }
 
-/// 0 where one of them is nothing.
-fn cosine(a: &[f64], b: &[f64]) -> f64 {
+fn cosine(gradient: &[f64], step: &[f64]) -> f64 {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-    let lengths = (dot(a, a) * dot(b, b)).sqrt();
-    if lengths > 0.0 { dot(a, b) / lengths } else { 0.0 }
+    Measure { squares: dot(gradient, gradient), step_squares: dot(step, step), along: dot(gradient, step) }.cosine()
 }

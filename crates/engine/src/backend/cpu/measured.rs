@@ -6,7 +6,7 @@ use std::cell::Cell;
 
 use pocketune_kernels::{elementwise, perturb};
 
-use super::{Batch, Cpu, MOST_DIRECTIONS, Outcome};
+use super::{Batch, Cpu, Outcome};
 use crate::error::Result;
 use crate::graph::{Of, ParamId};
 use crate::plan::Program;
@@ -103,11 +103,8 @@ impl Cpu {
             _ => step.copy_from_slice(&self.param(id)[first..first + len]),
         }
         let before = step.clone();
-        let mut along = [(aim.direction(id, 0, limit), 0.0); MOST_DIRECTIONS];
-        for (at, (along, &by)) in along.iter_mut().zip(coefficients).enumerate() {
-            *along = (aim.direction(id, at, limit), by);
-        }
-        perturb::step(self.machine.isa, &self.pool, &mut step, (cols, first), 1.0, &along[..coefficients.len()]);
+        let along = &aim.along(id, limit, coefficients)[..coefficients.len()];
+        perturb::step(self.machine.isa, &self.pool, &mut step, (cols, first), 1.0, along);
         step.iter_mut().zip(before).for_each(|(step, before)| *step = before - *step);
         step
     }

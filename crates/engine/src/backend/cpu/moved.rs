@@ -7,7 +7,7 @@ use std::ops::Range;
 use pocketune_kernels::matmul::{Ctx, Start, Weight, nt};
 use pocketune_kernels::{BlockType, embed, layer_norm, norm, perturb, round};
 
-use super::{Batch, Cpu, Law, MOST_DIRECTIONS, Noise};
+use super::{Batch, Cpu, Law, Noise};
 use crate::error::Result;
 use crate::graph::{Added, Norm, Of, ParamId, VectorId, WeightId};
 use crate::plan::{strip_rows, strips};
@@ -175,11 +175,7 @@ impl Cpu {
             if limit < 0.0 {
                 continue;
             }
-            let mut along = [(aim.direction(id, 0, limit), 0.0); MOST_DIRECTIONS];
-            for (at, (along, &by)) in along.iter_mut().zip(coefficients).enumerate() {
-                *along = (aim.direction(id, at, limit), by);
-            }
-            let along = &along[..coefficients.len()];
+            let along = &aim.along(id, limit, coefficients)[..coefficients.len()];
             if aim.law == Law::Scales {
                 self.step_scales(id, along[0], keep, noise)?;
                 continue;

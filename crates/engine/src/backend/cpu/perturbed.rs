@@ -107,6 +107,11 @@ impl Aim {
         Direction { draw, limit }
     }
 
+    /// The directions of a matrix, each with how far to go along it.
+    pub(super) fn along(&self, id: ParamId, limit: f32, coefficients: &[f32]) -> [(Direction, f32); MOST_DIRECTIONS] {
+        std::array::from_fn(|at| (self.direction(id, at, limit), coefficients.get(at).copied().unwrap_or(0.0)))
+    }
+
     /// Whether `block` of `blocks` moves: the blocks with the lowest random numbers do.
     fn moves(&self, share: f64, block: usize, blocks: usize) -> bool {
         let before = Philox::new(self.seed, u64::MAX).place(0, block, blocks);
@@ -151,16 +156,12 @@ impl Cpu {
             return self.step_model(coefficients, keep, noise);
         }
         let aim = self.aim.expect("losses were found along directions");
-        let none = (aim.direction(ParamId(0), 0, 0.0), 0.0);
         for id in 0..self.ranks.len() {
             let limit = self.limits[id];
             if limit < 0.0 {
                 continue;
             }
-            let mut along = [none; MOST_DIRECTIONS];
-            for (at, (along, &by)) in along.iter_mut().zip(coefficients).enumerate() {
-                *along = (aim.direction(ParamId(id), at, limit), by);
-            }
+            let along = aim.along(ParamId(id), limit, coefficients);
             self.forget_lengths(ParamId(id));
             let theta = self.arena.get_mut(self.layout.param(ParamId(id)).range());
             let (isa, cols) = (self.machine.isa, self.ranks[id].1);

@@ -35,11 +35,6 @@ unsafe fn part(block: &[u8], at: usize, after: usize, bits: i8) -> __m256i {
 
 impl Run for Q5K {
     #[inline(always)]
-    fn begins(at: usize) -> usize {
-        at * 22
-    }
-
-    #[inline(always)]
     unsafe fn one(row: &[u8], at: usize) -> __m512i {
         let (block, run): (&[u8; 176], _) = (&row.as_chunks().0[at / 8], at % 8);
         // SAFETY: the caller's promise.
@@ -55,11 +50,6 @@ impl Run for Q5K {
 }
 
 impl Run for Q6K {
-    #[inline(always)]
-    fn begins(at: usize) -> usize {
-        at * 105 / 4
-    }
-
     #[inline(always)]
     unsafe fn one(row: &[u8], at: usize) -> __m512i {
         let block: &[u8; 210] = &row.as_chunks().0[at / 8];

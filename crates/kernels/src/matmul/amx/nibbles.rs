@@ -8,8 +8,6 @@ use crate::avx512::round;
 
 /// How a run of nibbles lies in its row.
 pub(super) trait Nibbles {
-    /// Roughly the byte that run `at` begins at.
-    fn begins(at: usize) -> usize;
     /// The sixteen values that elements of run `at` can have, and which one each of the 32 has.
     ///
     /// # Safety
@@ -18,11 +16,6 @@ pub(super) trait Nibbles {
 }
 
 impl<N: Nibbles> Run for N {
-    #[inline(always)]
-    fn begins(at: usize) -> usize {
-        N::begins(at)
-    }
-
     #[inline(always)]
     unsafe fn one(row: &[u8], at: usize) -> __m512i {
         // SAFETY: the caller's promise.
@@ -99,11 +92,6 @@ pub(super) fn scale_and_min(block: &[u8], run: usize) -> (u8, u8) {
 
 impl Nibbles for Q4_0 {
     #[inline(always)]
-    fn begins(at: usize) -> usize {
-        at * 18
-    }
-
-    #[inline(always)]
     unsafe fn take(row: &[u8], at: usize) -> (__m512, __m256i) {
         let block: &[u8; 18] = &row.as_chunks().0[at];
         // SAFETY: the caller's promise.
@@ -112,11 +100,6 @@ impl Nibbles for Q4_0 {
 }
 
 impl Nibbles for Q4_1 {
-    #[inline(always)]
-    fn begins(at: usize) -> usize {
-        at * 20
-    }
-
     #[inline(always)]
     unsafe fn take(row: &[u8], at: usize) -> (__m512, __m256i) {
         let block: &[u8; 20] = &row.as_chunks().0[at];
@@ -129,11 +112,6 @@ impl Nibbles for Q4_1 {
 }
 
 impl Nibbles for Q4K {
-    #[inline(always)]
-    fn begins(at: usize) -> usize {
-        at * 18
-    }
-
     #[inline(always)]
     unsafe fn take(row: &[u8], at: usize) -> (__m512, __m256i) {
         let (block, run): (&[u8; 144], _) = (&row.as_chunks().0[at / 8], at % 8);

@@ -12,11 +12,6 @@ pub(super) struct Q8_0;
 
 impl Run for Bf16 {
     #[inline(always)]
-    fn begins(at: usize) -> usize {
-        at * 64
-    }
-
-    #[inline(always)]
     unsafe fn one(row: &[u8], at: usize) -> __m512i {
         // SAFETY: 64 bytes are read; the rest is the caller's promise.
         unsafe { _mm512_loadu_si512(row[at * 64..][..64].as_ptr().cast()) }
@@ -24,11 +19,6 @@ impl Run for Bf16 {
 }
 
 impl Run for F16 {
-    #[inline(always)]
-    fn begins(at: usize) -> usize {
-        at * 64
-    }
-
     #[inline(always)]
     unsafe fn one(row: &[u8], at: usize) -> __m512i {
         let from: &[u8] = &row[at * 64..][..64];
@@ -42,11 +32,6 @@ impl Run for F16 {
 
 impl Run for F32 {
     #[inline(always)]
-    fn begins(at: usize) -> usize {
-        at * 128
-    }
-
-    #[inline(always)]
     unsafe fn one(row: &[u8], at: usize) -> __m512i {
         let from: &[u8] = &row[at * 128..][..128];
         // SAFETY: twice 64 bytes are read, of any alignment; the rest is the caller's promise.
@@ -55,11 +40,6 @@ impl Run for F32 {
 }
 
 impl Run for Q8_0 {
-    #[inline(always)]
-    fn begins(at: usize) -> usize {
-        at * 34
-    }
-
     #[inline(always)]
     unsafe fn one(row: &[u8], at: usize) -> __m512i {
         let block: &[u8; 34] = &row.as_chunks().0[at];

@@ -16,8 +16,6 @@ use crate::avx512::interleave;
 
 /// How runs lie in their row.
 pub(super) trait Run {
-    /// Roughly the byte that run `at` begins at.
-    fn begins(at: usize) -> usize;
     /// The 32 elements of run `at`.
     ///
     /// # Safety
@@ -48,6 +46,8 @@ pub(super) struct Runs<'a> {
     /// Bytes of a row.
     stride: usize,
     rows: usize,
+    /// Bytes of eight runs.
+    eight: usize,
 }
 
 /// What is done with the runs of a type.
@@ -76,7 +76,8 @@ impl<'a> Runs<'a> {
             _ => true,
         };
         let data = w.bytes().filter(|_| ours)?;
-        Some(Self { ty: w.ty, data, stride: data.len() / w.rows.max(1), rows: w.rows })
+        let eight = 8 * K_TILE * w.ty.block_bytes() / w.ty.block_len();
+        Some(Self { ty: w.ty, data, stride: data.len() / w.rows.max(1), rows: w.rows, eight })
     }
 
     /// Columns `ks` of rows `js` into tiles of rows.
@@ -105,8 +106,8 @@ impl<'a> Runs<'a> {
 
     /// Asks for the runs `runs` of a row, if there is such a row.
     #[inline(always)]
-    fn fetch<R: Run>(&self, row: usize, runs: &Range<usize>) {
-        let (from, to) = (R::begins(runs.start), R::begins(runs.end));
+    fn fetch(&self, row: usize, runs: &Range<usize>) {
+        let (from, to) = (runs.start * self.eight / 8, runs.end * self.eight / 8);
         for line in self.row(row).and_then(|row| row.get(from..to)).unwrap_or_default().chunks(64) {
             // SAFETY: a hint; it faults at no address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
@@ -124,7 +125,7 @@ unsafe fn rows<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place
         let tiles = tiles[place.first * TILE..].as_chunks_mut::<TILE>().0;
         for (ahead, (run, tile)) in (first + 16..).zip(runs.clone().zip(tiles)) {
             if ahead < js.end.min(first + 32) {
-                w.fetch::<R>(ahead, &runs);
+                w.fetch(ahead, &runs);
             }
             for (row, to) in from.into_iter().zip(tile.as_chunks_mut::<16>().0) {
                 // SAFETY: the features are enabled here; 64 bytes are written.
@@ -148,7 +149,7 @@ unsafe fn cols<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place
         for (v, run) in runs.clone().enumerate() {
             // Each run of columns asks for its share of the rows of the next step.
             for row in K_TILE * v / runs.len()..K_TILE * (v + 1) / runs.len() {
-                w.fetch::<R>(k0 + K_TILE + row, &runs);
+                w.fetch(k0 + K_TILE + row, &runs);
             }
             let tiles = &mut to[(v * place.steps + place.first + step) * 2 * TILE..][..2 * TILE];
             let (left, right) = tiles.split_at_mut(TILE);
