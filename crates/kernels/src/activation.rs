@@ -6,7 +6,7 @@ use crate::per_isa::per_isa;
 use crate::rows::Rows;
 use crate::{Isa, Pool};
 
-/// The activation of a feed-forward.
+/// An activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// `x sigmoid(x)`.
@@ -17,6 +17,8 @@ pub enum Act {
     Gelu,
     /// `max(x, 0)`.
     Relu,
+    /// `tanh(x)`: of a head, not of a feed-forward.
+    Tanh,
 }
 
 /// `sqrt(2/π)`.
@@ -65,6 +67,7 @@ macro_rules! with_curve {
             $crate::activation::Act::GeluTanh => $with($crate::activation::gelu_tanh, $($arg),*),
             $crate::activation::Act::Gelu => $with($crate::activation::gelu, $($arg),*),
             $crate::activation::Act::Relu => $with($crate::activation::relu, $($arg),*),
+            $crate::activation::Act::Tanh => $with($crate::activation::hyperbolic, $($arg),*),
         }
     };
 }
@@ -124,4 +127,10 @@ pub(crate) fn gelu(x: f32) -> (f32, f32) {
 #[inline(always)]
 pub(crate) fn relu(x: f32) -> (f32, f32) {
     (if x < 0.0 { 0.0 } else { x }, if x > 0.0 { 1.0 } else { 0.0 })
+}
+
+#[inline(always)]
+pub(crate) fn hyperbolic(x: f32) -> (f32, f32) {
+    let t = tanh(x);
+    (t, t.mul_add(-t, 1.0))
 }

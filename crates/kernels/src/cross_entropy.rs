@@ -85,6 +85,23 @@ pub fn only(pool: &Pool, strip: &mut [f32], rows: usize, first: usize, choices: 
     });
 }
 
+/// The loss of a row that has all of its few logits at once, and whether the label has the largest, the first of equals; `(softmax - onehot) scale` takes
+/// their place.
+pub fn few(logits: &mut [f32], label: usize, scale: f32) -> (f64, bool) {
+    let (best, top) = logits
+        .iter()
+        .enumerate()
+        .fold((0, f32::NEG_INFINITY), |best, (at, &logit)| if logit > best.1 { (at, logit) } else { best });
+    let part = |logit: f32| (f64::from(logit) - f64::from(top)).exp();
+    let total: f64 = logits.iter().map(|&logit| part(logit)).sum();
+    let loss = total.ln() + f64::from(top) - f64::from(logits[label]);
+    for (at, logit) in logits.iter_mut().enumerate() {
+        let share = part(*logit) / total - if at == label { 1.0 } else { 0.0 };
+        *logit = (share * f64::from(scale)) as f32;
+    }
+    (loss, best == label)
+}
+
 /// Brings sums over earlier strips, a row of them for each row of logits, up to the last strip.
 pub fn rescale(pool: &Pool, sums: &mut [f32], state: &State) {
     let Some(len) = sums.len().checked_div(state.shift.len()) else { return };

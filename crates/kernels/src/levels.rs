@@ -31,12 +31,12 @@ const RESILU2: Steps = Steps {
 };
 
 impl Steps {
-    /// Those of an activation that is smooth.
+    /// Those of a smooth activation of feed-forwards.
     pub const fn of(act: Act) -> Option<Self> {
         match act {
             Act::Silu => Some(RESILU2),
             Act::Gelu | Act::GeluTanh => Some(REGELU2),
-            Act::Relu => None,
+            Act::Relu | Act::Tanh => None,
         }
     }
 

@@ -339,6 +339,7 @@ fn activation<F: Real>(act: Act, x: F) -> (F, F) {
         }
         Act::Relu if x > real(0.0) => (x, one),
         Act::Relu => (real(0.0), real(0.0)),
+        Act::Tanh => (x.tanh(), one - x.tanh() * x.tanh()),
     }
 }
 

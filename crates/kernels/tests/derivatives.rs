@@ -81,7 +81,7 @@ fn layer_norm_by_input() {
 
 #[test]
 fn activation_by_input() {
-    for act in [Act::Silu, Act::GeluTanh, Act::Gelu, Act::Relu] {
+    for act in [Act::Silu, Act::GeluTanh, Act::Gelu, Act::Relu, Act::Tanh] {
         let (x, weights) = (random(1, 9).iter().map(|x| x * 3.0).collect::<Vec<_>>(), random(2, 9));
         check("x", &x, &weights, &op::act_backward(act, &x, &weights), |x| op::act(act, x));
     }
