@@ -173,8 +173,9 @@ impl<'a> ExampleMaker<'a> {
     fn choice(&self, question: &Question, number: usize) -> Example {
         if let Some(cloze) = self.cloze {
             let (ids, place, whole) = cloze.ids(self.tokenizer, question, number, self.max_seq_length);
-            let loss = (0..ids.len()).map(|at| at == place).collect();
-            let example = self.finish(ids, loss);
+            let mut example = self.finish(ids, Vec::new());
+            // A class stands in the first place, which nothing else is predicted for.
+            example.loss = (0..example.ids.len()).map(|at| at == place).collect();
             return Example { cut_from: (example.ids.len() < whole).then_some(whole), ..example };
         }
         let Question { prompt, choices, .. } = question;

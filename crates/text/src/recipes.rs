@@ -26,6 +26,8 @@ pub enum Recipe {
 pub struct Question {
     /// What comes before the answer.
     pub prompt: String,
+    /// What it is about, without the words of a prompt: one text, or two.
+    pub texts: Vec<String>,
     /// The answers, each as it continues the prompt.
     pub choices: Vec<String>,
     /// The number of the right one.
@@ -41,16 +43,22 @@ impl Recipe {
             Some(_) => Err(format!("`{name}` is no text")),
             None => Err(format!("no `{name}`, which {} has", self.name())),
         };
-        let (prompt, choices): (String, Vec<String>) = match self {
-            Self::Sst2 => (format!("{} It was", text("sentence")?), self.words()),
+        let both = |one: &str, other: &str| vec![one.to_owned(), other.to_owned()];
+        let (prompt, texts, choices): (String, Vec<String>, Vec<String>) = match self {
+            Self::Sst2 => {
+                let sentence = text("sentence")?;
+                (format!("{sentence} It was"), vec![sentence.into()], self.words())
+            }
             Self::BoolQ => {
                 let (passage, question) = (text("passage")?, text("question")?);
-                (format!("{passage}\nQuestion: {question}?\nAnswer:"), self.words())
+                let prompt = format!("{passage}\nQuestion: {question}?\nAnswer:");
+                (prompt, both(question, passage), self.words())
             }
             Self::Rte | Self::Cb => {
                 let (premise, hypothesis) = (text("premise")?, text("hypothesis")?);
                 let last = if self == Self::Rte { "True or False?" } else { "True, False, or Neither?" };
-                (format!("{premise}\nQuestion: {hypothesis} {last}\nAnswer:"), self.words())
+                let prompt = format!("{premise}\nQuestion: {hypothesis} {last}\nAnswer:");
+                (prompt, both(premise, hypothesis), self.words())
             }
             Self::Copa => {
                 let joint = match text("question")? {
@@ -59,12 +67,14 @@ impl Recipe {
                     other => return Err(format!("`question` is `{other}`, not `cause` or `effect`")),
                 };
                 let choices = [text("choice1")?, text("choice2")?].map(|choice| format!(" {}", lower_first(choice)));
-                (format!("{} {joint}", text("premise")?.trim_end_matches('.')), choices.into())
+                let premise = text("premise")?.trim_end_matches('.');
+                (format!("{premise} {joint}"), vec![premise.into()], choices.into())
             }
             Self::Wic => {
                 let (one, other, word) = (text("sentence1")?, text("sentence2")?, text("word")?);
                 let asked = format!("Is the word \"{word}\" used in the same way in the two sentences above?");
-                (format!("{one}\n{other}\nQuestion: {asked}\nAnswer:"), self.words())
+                let prompt = format!("{one}\n{other}\nQuestion: {asked}\nAnswer:");
+                (prompt, both(&format!("{word}: {one}"), other), self.words())
             }
         };
         let label = label(row)?;
@@ -72,7 +82,7 @@ impl Recipe {
             let known: Vec<&str> = self.labels().iter().map(|names| names[0]).collect();
             format!("`label` is `{label}`; {} has {}", self.name(), known.join(", "))
         })?;
-        Ok(Question { prompt, choices, answer })
+        Ok(Question { prompt, texts, choices, answer })
     }
 
     /// The answers, where they are the same for all rows.
@@ -91,7 +101,13 @@ impl Recipe {
         self.answers().unwrap_or_default().iter().map(|word| format!(" {word}")).collect()
     }
 
-    pub(crate) fn name(self) -> &'static str {
+    /// How many classes its answers are, where they are the same for all rows.
+    pub fn classes(self) -> Option<usize> {
+        self.answers().map(<[_]>::len)
+    }
+
+    /// What the command line calls it.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Sst2 => "sst2",
             Self::BoolQ => "boolq",

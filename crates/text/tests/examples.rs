@@ -146,7 +146,8 @@ fn masked_prompts_that_are_too_long_are_cut_before_the_mask_and_keep_what_follow
     let tokenizer = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap();
     let cloze = Cloze::new(&tokenizer, Recipe::Sst2).unwrap();
     let prompt = "a warm, funny film, and much too long It was".to_string();
-    let question = Question { prompt, choices: vec![" terrible".into(), " great".into()], answer: 1 };
+    let question =
+        Question { prompt, texts: Vec::new(), choices: vec![" terrible".into(), " great".into()], answer: 1 };
     let choices = |longest: usize| {
         let maker = ExampleMaker::new(&tokenizer, None, longest, Mask::All);
         maker.with_cloze(Some(&cloze)).choices(&question)
@@ -162,6 +163,38 @@ fn masked_prompts_that_are_too_long_are_cut_before_the_mask_and_keep_what_follow
             assert_eq!((place(cut), cut.ids[place(cut)]), (longest - after, cloze.words[number]));
             assert_eq!(cut.ids[before..], whole.ids[len - longest + before..], "{longest}");
             assert_eq!(cut.loss.iter().filter(|&&on| on).count(), 1);
+        }
+    }
+}
+
+#[test]
+fn classes_stand_in_the_place_of_the_first_token_of_what_tokenizers_makes_of_texts() {
+    let json = include_str!("../../engine/tests/golden/cloze/tokenizer.json");
+    let (folder, plain) = (folder(json, &json!({})), json.parse::<tokenizers::Tokenizer>().unwrap());
+    let mut oracle = plain.clone();
+    let tokenizer = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap();
+    let cloze = Cloze::of_classes(&tokenizer, Recipe::Cb).unwrap();
+    assert_eq!((cloze.mask, &cloze.words[..]), (0, &[0, 1, 2][..]));
+    let choices: Vec<String> = ["", "", ""].map(String::from).into();
+    for texts in [&["the cat sat on the mat"][..], &["the cat sat on the mat", "a cat sat"], &["a", "b cat sat"]] {
+        let question = texts.iter().map(|text| (*text).to_string()).collect();
+        let question = Question { prompt: String::new(), texts: question, choices: choices.clone(), answer: 1 };
+        let mut whole = None;
+        for longest in (6..40).rev() {
+            oracle
+                .with_truncation(Some(tokenizers::TruncationParams { max_length: longest, ..Default::default() }))
+                .unwrap();
+            // Whole texts, since `encode` stops once it has as many tokens as would be left of either.
+            let mut encoded = texts.iter().map(|text| plain.encode(*text, false).unwrap());
+            let expected = oracle.post_process(encoded.next().unwrap(), encoded.next(), true);
+            let expected = expected.unwrap().get_ids().to_vec();
+            let whole = *whole.get_or_insert(expected.len());
+            let maker = ExampleMaker::new(&tokenizer, None, longest, Mask::All).with_cloze(Some(&cloze));
+            for (class, example) in maker.choices(&question).into_iter().enumerate() {
+                assert_eq!((example.ids[0], &example.ids[1..]), (class as u32, &expected[1..]), "{texts:?} {longest}");
+                assert!(example.loss.iter().enumerate().all(|(at, &on)| on == (at == 0)));
+                assert_eq!(example.cut_from, (longest < whole).then_some(whole));
+            }
         }
     }
 }
