@@ -48,6 +48,8 @@ pub struct LoraFile {
     path: PathBuf,
     file: [Mapped; 1],
     tensors: Vec<TensorInfo>,
+    /// Of modules that were trained whole.
+    saved: Vec<TensorInfo>,
 }
 
 /// The two factors of one module's change, `W + scale B A`.
@@ -125,7 +127,7 @@ impl LoraFile {
         let base_model = config.base_model.clone();
         let lora =
             Self::new(Kind::Peft, path, (file, tensors), modules, base_model, |module, _| config.scale_of(module))?;
-        Ok(Self { config: Some(config), ..lora })
+        Ok(Self { config: Some(config), saved: adapter.saved().to_vec(), ..lora })
     }
 
     /// Takes an adapter of MLX that lies at `path`.
@@ -167,7 +169,8 @@ impl LoraFile {
             return Err(fault(path, Problem::NoTensors));
         }
         let (architecture, config) = (None, None);
-        let lora = Self { kind, base_model, architecture, config, pairs, path: path.into(), file: [file], tensors };
+        let (path_of, saved) = (path.into(), Vec::new());
+        let lora = Self { kind, base_model, architecture, config, pairs, path: path_of, file: [file], tensors, saved };
         for info in &lora.tensors {
             model::read(path, &lora.file, info)?;
         }
@@ -224,6 +227,18 @@ impl LoraFile {
             Part::LambdaB => pair.parts.vectors.map(|[_, b]| b),
         };
         at.map(|at| &self.tensors[at])
+    }
+
+    /// The tensors of modules that were trained whole, by their names in the model.
+    pub fn saved(&self) -> &[TensorInfo] {
+        &self.saved
+    }
+
+    /// The values of one of them.
+    pub fn read_saved(&self, info: &TensorInfo, to: &mut [f32]) {
+        let Tensor { ty, data, .. } =
+            model::read(&self.path, &self.file, info).expect("element types were checked on opening");
+        blocks::dequantize(ty, data, to);
     }
 
     /// Calls `see` with every element of a part as the file has it, at its row and column; none where there is no such part. Of matrices that modules

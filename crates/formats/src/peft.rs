@@ -2,7 +2,7 @@
 //!
 //! Read: the two files of a folder, checked against each other. Written: their encodings, to whatever is handed in;
 //! putting a file in its place is the store's work. LoRA with its scalings (`use_rslora`, patterns of ranks and alphas), DoRA's magnitudes,
-//! LoRA of embeddings and VeRA are read; an adapter that uses anything else is refused by the name of the field, never applied in part.
+//! LoRA of embeddings, VeRA and modules that were trained whole are read; an adapter that uses anything else is refused by the name of the field, never applied in part.
 
 mod config;
 mod patterns;
@@ -15,7 +15,7 @@ use std::path::Path;
 pub use config::{AdapterConfig, Targets, scale};
 pub use patterns::Patterns;
 pub use vera::{SHARED, vector_names};
-pub use write::{TensorSpec, tensor_names, write_tensors};
+pub use write::{TensorSpec, saved_name, tensor_names, write_tensors};
 
 use crate::error::{Error, Result};
 use crate::folder::Folder;
@@ -89,6 +89,8 @@ pub struct Adapter {
     config: AdapterConfig,
     files: [Mapped; 1],
     tensors: Vec<TensorInfo>,
+    /// Of modules that were trained whole, by their names in the model.
+    saved: Vec<TensorInfo>,
     /// By module path: where its parts stand in `tensors`.
     modules: BTreeMap<String, Parts>,
 }
@@ -134,13 +136,14 @@ impl Adapter {
         let mut tensors = safetensors_file::read(&file, 0)?;
         // Where an end of the model is adapted PEFT writes a copy of the frozen matrix too; the model has it.
         tensors.retain(|info| !info.name.ends_with(BASE_LAYER));
+        let saved = take_saved(&mut tensors, &config);
         let modules = if config.vera { vera::parts(&tensors, &config) } else { parts(&tensors, &config) };
         let modules = modules.map_err(|problem| Error::Peft { path: file.path().into(), problem })?;
         let files = [file];
-        for info in &tensors {
+        for info in tensors.iter().chain(&saved) {
             model::read(files[0].path(), &files, info)?;
         }
-        Ok(Self { config, files, tensors, modules })
+        Ok(Self { config, files, tensors, saved, modules })
     }
 
     /// What `adapter_config.json` says.
@@ -156,6 +159,11 @@ impl Adapter {
     /// All tensors, in the order of the file.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
+    }
+
+    /// The tensors of modules that were trained whole, by their names in the model.
+    pub fn saved(&self) -> &[TensorInfo] {
+        &self.saved
     }
 
     /// Where the parts of every module stand among the tensors, by the module's path.
@@ -182,6 +190,24 @@ impl Adapter {
         model::read(self.files[0].path(), &self.files, &self.tensors[at])
             .expect("element types were checked on opening")
     }
+}
+
+/// Takes out the tensors of modules that were trained whole, which keep their names in the model.
+fn take_saved(tensors: &mut Vec<TensorInfo>, config: &AdapterConfig) -> Vec<TensorInfo> {
+    let inside = |path: &str, module: &str| path.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'));
+    let name_of = |info: &TensorInfo| {
+        let path = info.name.strip_prefix(PREFIX)?;
+        config.saved.iter().any(|module| inside(path, module)).then(|| path.into())
+    };
+    let mut saved = Vec::new();
+    tensors.retain(|info| match name_of(info) {
+        None => true,
+        Some(name) => {
+            saved.push(TensorInfo { name, ..info.clone() });
+            false
+        }
+    });
+    saved
 }
 
 /// Finds the parts of every module and checks that their shapes have its rank.

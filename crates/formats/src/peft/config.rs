@@ -28,7 +28,7 @@ const HARMLESS: [&str; 11] = [
 ];
 
 /// Fields that [`AdapterConfig::from_json`] reads.
-const READ: [&str; 11] = [
+const READ: [&str; 12] = [
     "peft_type",
     "r",
     "lora_alpha",
@@ -40,7 +40,11 @@ const READ: [&str; 11] = [
     "target_modules",
     "layers_to_transform",
     "base_model_name_or_path",
+    "modules_to_save",
 ];
+
+/// What PEFT calls heads of classes, of one architecture or another: modules that are trained whole. Others are not read.
+const HEADS: [&str; 2] = ["classifier", "score"];
 
 /// A LoRA configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -67,6 +71,8 @@ pub struct AdapterConfig {
     pub layers: Option<Vec<usize>>,
     /// `base_model_name_or_path`.
     pub base_model: Option<String>,
+    /// `modules_to_save`: modules that are trained whole and lie in the tensors' file as they are, such as `classifier`.
+    pub saved: Vec<String>,
     /// `task_type`: what PEFT wraps the model for, such as `CAUSAL_LM`.
     pub task: Option<String>,
 }
@@ -125,6 +131,7 @@ impl AdapterConfig {
             targets: targets(fields)?,
             layers: layers(fields)?,
             base_model: base_model(fields)?,
+            saved: saved(fields)?,
             task: fields.get("task_type").and_then(Value::as_str).map(String::from),
         })
     }
@@ -148,7 +155,7 @@ impl AdapterConfig {
             "bias": "none",
             "fan_in_fan_out": false,
             "init_lora_weights": true,
-            "modules_to_save": null,
+            "modules_to_save": listed(&self.saved),
             "rank_pattern": self.ranks.to_json(|&rank| json!(rank)),
             "alpha_pattern": self.alphas.to_json(|&alpha| number(alpha)),
             "use_dora": self.dora,
@@ -156,6 +163,11 @@ impl AdapterConfig {
         });
         format!("{fields:#}\n")
     }
+}
+
+/// `null` where there is none.
+fn listed(names: &[String]) -> Value {
+    if names.is_empty() { Value::Null } else { json!(names) }
 }
 
 /// Refuses what is set, and neither harmless nor `read`.
@@ -278,6 +290,20 @@ fn base_model(fields: &Map<String, Value>) -> Result<Option<String>> {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(name)) => Ok(Some(name.clone())),
         Some(found) => Err(wrong(FIELD, found, "a name")),
+    }
+}
+
+fn saved(fields: &Map<String, Value>) -> Result<Vec<String>> {
+    const FIELD: &str = "modules_to_save";
+    let found = match fields.get(FIELD) {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(found) => found,
+    };
+    let names = found.as_array().and_then(|names| names.iter().map(|name| name.as_str().map(String::from)).collect());
+    let names: Vec<String> = names.ok_or_else(|| wrong(FIELD, found, "a list of module names"))?;
+    match names.iter().all(|name| HEADS.contains(&&**name)) {
+        true => Ok(names),
+        false => Err(Problem::Unsupported { field: FIELD.into(), found: shown(found) }),
     }
 }
 

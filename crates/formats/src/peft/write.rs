@@ -21,6 +21,11 @@ pub fn tensor_names(path: &str, embedding: bool) -> [String; 3] {
     [a, b, SUFFIX_M].map(|suffix| format!("{PREFIX}{path}{suffix}"))
 }
 
+/// The name in the file of a tensor that was trained whole.
+pub fn saved_name(name: &str) -> String {
+    format!("{PREFIX}{name}")
+}
+
 /// Writes a safetensors file of f32 tensors. `fill(i, out)` writes the elements of tensor `i`, little-endian; nothing
 /// is held.
 ///

@@ -29,6 +29,8 @@ pub const TARGET: Target = Target {
         b"\"peft_type\":\"VERA\"",
         b".vera_lambda_d",
         b"base_model.vera_A",
+        b"\"modules_to_save\":[\"classifier\"]",
+        b"classifier.dense.weight",
         b"base_model.model.",
         b"\"dtype\":\"BF16\"",
         b"\"dtype\":\"I8\"",
@@ -47,6 +49,15 @@ fn seeds() -> Vec<Seed> {
         Seed::common([config.as_bytes(), BETWEEN, &f32_tensors(tensors)].concat())
     };
     vec![
+        seed(
+            r#"{"peft_type":"LORA","r":1,"lora_alpha":1,"target_modules":["query"],"modules_to_save":["classifier","score"],"task_type":"SEQ_CLS"}"#,
+            &[
+                ("base_model.model.classifier.dense.weight", &[2, 2]),
+                ("base_model.model.classifier.out_proj.bias", &[3]),
+                ("base_model.model.roberta.encoder.layer.0.attention.self.query.lora_A.weight", &[1, 2]),
+                ("base_model.model.roberta.encoder.layer.0.attention.self.query.lora_B.weight", &[2, 1]),
+            ],
+        ),
         seed(
             r#"{"peft_type":"LORA","r":2,"lora_alpha":4,"target_modules":["q_proj"],"bias":"none","layers_to_transform":[0],"task_type":"CAUSAL_LM"}"#,
             &[

@@ -3,10 +3,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{AdapterConfig, Problem, Result, base_model, dropout, flag, layers, rank, refuse_unsupported, targets};
+use super::{
+    AdapterConfig, Problem, Result, base_model, dropout, flag, layers, listed, rank, refuse_unsupported, saved, targets,
+};
 
 /// Fields that are read, or that say how the adapter began.
-const READ: [&str; 10] = [
+const READ: [&str; 11] = [
     "peft_type",
     "r",
     "target_modules",
@@ -17,6 +19,7 @@ const READ: [&str; 10] = [
     "projection_prng_key",
     "d_initial",
     "init_weights",
+    "modules_to_save",
 ];
 
 pub(super) fn from_json(fields: &Map<String, Value>) -> Result<AdapterConfig> {
@@ -33,6 +36,7 @@ pub(super) fn from_json(fields: &Map<String, Value>) -> Result<AdapterConfig> {
         targets: targets(fields)?,
         layers: layers(fields)?,
         base_model: base_model(fields)?,
+        saved: saved(fields)?,
         task: fields.get("task_type").and_then(Value::as_str).map(String::from),
         ..AdapterConfig::default()
     })
@@ -55,7 +59,7 @@ pub(super) fn to_json(config: &AdapterConfig, targets: &Value) -> String {
         "bias": "none",
         "fan_in_fan_out": false,
         "init_weights": true,
-        "modules_to_save": null,
+        "modules_to_save": listed(&config.saved),
     });
     format!("{fields:#}\n")
 }
