@@ -1,5 +1,5 @@
 """Ten updates of all parameters of the golden cases `opt` and `roberta`, which have learned positions, by every method that trains a model itself and by every one without
-gradients, in PyTorch and NumPy. What roberta learns from are the masked prompts of `cloze.py`.
+gradients, in PyTorch and NumPy. What roberta learns from are the masked prompts of `cloze.py`, and, as the case `classes`, the same reviews under the head of `classifier.py`.
 
 Writes crates/engine/tests/golden/learned.safetensors: for each method and case `<method>.<case>.losses`, the loss of each update, and `<method>.<case>.final.<name>`, every 13th
 number of each tensor after the last, under its name in the folder.
@@ -16,12 +16,13 @@ import torch
 import transformers as tf
 from safetensors.torch import load_file
 
+import classifier
 import cloze
 import moved
 from families import GOLDEN, LENGTHS, Record, padded
 from full import METHODS, Whole, run, save
 
-LAYER = {"opt": "model.decoder.layers", "roberta": "roberta.encoder.layer"}
+LAYER = {"opt": "model.decoder.layers", "roberta": "roberta.encoder.layer", "classes": "roberta.encoder.layer"}
 LINEARS = {
     "opt": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj", "fc1", "fc2"],
     "roberta": cloze.LINEARS,
@@ -30,9 +31,10 @@ TABLES = {
     "opt": ["model.decoder.embed_tokens", "model.decoder.embed_positions"],
     "roberta": [f"roberta.embeddings.{kind}_embeddings" for kind in ("word", "position", "token_type")],
 }
+LINEARS["classes"], TABLES["classes"] = LINEARS["roberta"], TABLES["roberta"]
 # Noise of 3e-7 in the gradients moves tensors by 2e-4 and 3e-4 in the first two: see `full.py`. Gradients of four prompts have rank 4 at most: what the other twelve of the vectors
 # are that galore projects onto, rounding decides, and the same noise moves tensors by 1e-2.
-TOO_FINE = {("mlorc", "opt"), ("mlorc", "roberta"), ("galore", "roberta")}
+TOO_FINE = {("mlorc", "opt"), ("mlorc", "roberta"), ("galore", "roberta"), ("mlorc", "classes"), ("galore", "classes")}
 NO_SIZE = ("lomo", "lomo-clipped", *moved.RATE)
 
 
@@ -41,8 +43,11 @@ class Learned(Whole):
 
     def __init__(self, case):
         folder, self.case = GOLDEN / case, case
-        kind = tf.AutoModelForCausalLM if case == "opt" else tf.AutoModelForMaskedLM
-        self.model = kind.from_pretrained(folder, attn_implementation="eager").double().eval()
+        if case == "classes":
+            self.model = classifier.base(2).double()
+        else:
+            kind = tf.AutoModelForCausalLM if case == "opt" else tf.AutoModelForMaskedLM
+            self.model = kind.from_pretrained(folder, attn_implementation="eager").double().eval()
         self.config = self.model.config
         self.named = dict(self.model.named_parameters())
         self.theta = {hf: p.detach().numpy().copy() for hf, p in self.named.items()}
@@ -53,6 +58,8 @@ class Learned(Whole):
         if case == "opt":
             expected = load_file(folder / "expected.safetensors")
             self.batch = padded([Record(expected[f"ids.{i}"]) for i in range(len(LENGTHS))])
+        elif case == "classes":
+            self.prompts = classifier.Reviews(self.model)
         else:
             tok = tokenizers.Tokenizer.from_file(str(cloze.FOLDER / "tokenizer.json"))
             self.prompts = cloze.Cloze(tok)
@@ -69,6 +76,8 @@ class Learned(Whole):
         if self.case == "opt":
             return names + both("model.decoder.final_layer_norm")
         last = both(self.norms(self.config.num_hidden_layers)[0])
+        if self.case == "classes":
+            return names + last + classifier.HEAD
         return names + last + both("lm_head.dense") + both("lm_head.layer_norm") + ["lm_head.bias"]
 
     def norms(self, block):

@@ -63,7 +63,7 @@ fn kind(instr: &Instr, again: bool) -> usize {
         Instr::Gated { .. } | Instr::GatedBackward { .. } => 7,
         Instr::Activation { .. } | Instr::ActivationBackward { .. } | Instr::LevelsBackward { .. } => 7,
         Instr::Rope { .. } | Instr::Add { .. } | Instr::Copy { .. } | Instr::Embed { .. } => 8,
-        Instr::CrossEntropy { .. } | Instr::Logits { .. } => 9,
+        Instr::CrossEntropy { .. } | Instr::Classify { .. } | Instr::Logits { .. } => 9,
         Instr::Update { .. } => 10,
         Instr::Spill { .. } | Instr::Spilled { .. } | Instr::Fetch { .. } | Instr::Fetched { .. } => 11,
         Instr::NormGradient { .. } | Instr::BiasGradient { .. } => 6,
@@ -82,7 +82,7 @@ pub fn run(options: &Options) -> Result<()> {
     for _ in 0..options.steps {
         let (mut again, mut last) = (false, Instant::now());
         stepper.step_watched(&mut |instr| {
-            again |= matches!(instr, Instr::CrossEntropy { .. });
+            again |= instr.loss().is_some();
             let now = Instant::now();
             spent[kind(instr, again)] += now - last;
             last = now;

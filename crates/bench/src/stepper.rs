@@ -112,7 +112,7 @@ impl Stepper {
         let plan = task.choose(setup.budget)?;
         let folder = setup.model.parent().unwrap_or(Path::new("."));
         let mut cpu = Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &[&plan.program], folder)?;
-        adapter::initialise(&mut cpu, &graph, 0);
+        adapter::initialise(&mut cpu, &graph, 0)?;
         Ok(Self { graph, plan, task, cpu, record: Record::random(setup.seq), step: 0 })
     }
 

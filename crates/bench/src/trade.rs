@@ -13,7 +13,7 @@ use pocketune::backend::{Cpu, Weights};
 use pocketune::families::{Config, shape};
 use pocketune::graph::LoraSpec;
 use pocketune::model::{Model, Source};
-use pocketune::plan::{Instr, Keep, Kind, Mode, Plan, Policy, PolicyName, Spill, States};
+use pocketune::plan::{Keep, Kind, Mode, Plan, Policy, PolicyName, Spill, States};
 use pocketune::store;
 use pocketune::train::{Budget, PrecisionChoice, RunOptions, Task, adapter};
 
@@ -73,7 +73,7 @@ pub fn run(options: &Options) -> Result<()> {
     for plan in &plans {
         let weights = Weights::bind(Model::open(&Source::Path(path.clone()))?.files, &model.config, &graph)?;
         let mut cpu = Cpu::new(task.machine, weights, &graph, plan.layout.clone(), &[&plan.program], &options.models)?;
-        adapter::initialise(&mut cpu, &graph, 0);
+        adapter::initialise(&mut cpu, &graph, 0)?;
         cpus.push(cpu);
     }
     let record = Record::random(options.seq);
@@ -144,7 +144,7 @@ fn plans(task: &Task, eager: usize) -> Result<Vec<Plan>> {
 
 /// Bytes that wait for the backward pass while the loss is computed.
 fn kept(plan: &Plan) -> usize {
-    let loss = plan.program.instrs.iter().position(|instr| matches!(instr, Instr::CrossEntropy { .. })).unwrap_or(0);
+    let loss = plan.program.instrs.iter().position(|instr| instr.loss().is_some()).unwrap_or(0);
     let waits = plan.program.buffers.iter().filter(|b| b.kind == Kind::Checkpoint && b.first < loss && loss < b.last);
     waits.map(|buffer| buffer.len * 4).sum()
 }

@@ -30,8 +30,8 @@ pub fn preview(args: &PreviewArgs) -> Result<(), Failure> {
     let bad = reader.each_of(&path, &mut |line, example| {
         if left > 0 {
             left -= 1;
-            let mask = cloze.as_ref().map(|cloze| cloze.mask);
-            say(&Shown { tokenizer: &tokenizer, example: &example, line, colour, mask }.text());
+            let cloze = cloze.as_ref();
+            say(&Shown { tokenizer: &tokenizer, example: &example, line, colour, cloze }.text());
         }
         lengths.add(&example);
     });

@@ -79,29 +79,35 @@ pub fn run(args: PlanArgs) -> Result<(), Failure> {
 }
 
 fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
-    let (lora, given) = match &options.lora {
-        LoraChoice::New(spec) => (spec.clone(), false),
+    let model = match &args.shape {
+        Some(_) => None,
+        None => Some(Model::open(&options.model).map_err(Failure::new)?),
+    };
+    let config = match (&args.shape, &model) {
+        (_, Some(model)) => model.config.clone(),
+        (name, None) => shape(name.as_deref().unwrap_or_default()).map_err(Failure::new)?,
+    };
+    let lora = match &options.lora {
+        LoraChoice::New(spec) => options.adapted(spec.clone(), &config),
         LoraChoice::From(folder) => {
             let saved = adapter::open(folder).map_err(Failure::new)?;
-            (adapter::spec(folder, &saved).map_err(Failure::new)?, true)
+            options.adapt(adapter::spec(folder, &saved).map_err(Failure::new)?, true)
         }
     };
-    let lora = options.adapt(lora, given).map_err(Failure::new)?;
+    let lora = lora.map_err(Failure::new)?;
     options.check().map_err(Failure::new)?;
     // What a run holds when it has prepared its data is held here too before the plan is made.
     let mut peak = Peak::default();
     let mut so_far = 0;
-    let (config, stored) = match &args.shape {
-        Some(name) => {
-            let config = shape(name).map_err(Failure::new)?;
+    let stored = match model {
+        None => {
             rehearse(&Model::open(&demo::MODEL).map_err(Failure::new)?);
             so_far += TOKENIZER_BYTES * config.vocab;
             let weights = config.graph(None).map_err(Failure::new)?.weights.len();
             let ty = if lora.whole && !lora.scales { options.store } else { BlockType::Q4_0 };
-            (config, vec![ty.into(); weights])
+            vec![ty.into(); weights]
         }
-        None => {
-            let model = Model::open(&options.model).map_err(Failure::new)?;
+        Some(model) => {
             rehearse(&model);
             if lora.scales {
                 check_scales(&model, options.method).map_err(Failure::new)?;
@@ -111,7 +117,7 @@ fn training(args: &PlanArgs, options: &TrainOptions) -> Result<Task, Failure> {
             let graph = model.config.graph(Some(&lora)).map_err(Failure::new)?;
             let weights = Weights::bind(model.files, &model.config, &graph).map_err(Failure::new)?;
             let stored = weights.stored();
-            (model.config, if lora.whole && !lora.scales { vec![options.store.into(); stored.len()] } else { stored })
+            if lora.whole && !lora.scales { vec![options.store.into(); stored.len()] } else { stored }
         }
     };
     so_far += peak.look().total;

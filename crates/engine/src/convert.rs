@@ -35,6 +35,7 @@ pub struct Converted {
 /// When the adapter is malformed, does not fit the model or the format, or can't be written; nothing is left half-written.
 pub fn convert(from: &Path, model: Option<&Model>, to: Kind, out: &Path) -> Result<Converted> {
     let mut lora = LoraFile::open(from)?;
+    check_factors(from, &lora)?;
     fit(from, &mut lora, model)?;
     if model.is_none() && (lora.kind == Kind::Gguf || to == Kind::Gguf) {
         let fault = "GGUF adapters are named and ordered as their base model: give it with --model";
@@ -103,6 +104,20 @@ pub(crate) fn linears<'a>(from: &Path, lora: &'a LoraFile, model: Option<&Model>
     }
     linears.sort_by_key(|linear| (linear.layer, linear.target));
     Ok(linears)
+}
+
+/// Checks that an adapter is all factors: a head beside them is a change that no other format has, and none of a matrix that every model has.
+///
+/// # Errors
+/// When it has a head.
+pub(crate) fn check_factors(from: &Path, lora: &LoraFile) -> Result<()> {
+    match lora.saved().first() {
+        None => Ok(()),
+        Some(info) => {
+            let fault = format!("it has a classification head ({}), which stays in PEFT's form", info.name);
+            Err(Error::Adapter { path: from.into(), fault })
+        }
+    }
 }
 
 /// Tells the modules of a VeRA adapter how many inputs they have.

@@ -21,7 +21,7 @@ pub use shapes::{SHAPES, Shape, shape};
 
 use pocketune_formats::ModelFiles;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::graph::{Builder, Graph, LoraSpec, ValueId};
 
 impl Config {
@@ -60,6 +60,13 @@ impl Config {
             lora.check()?;
             lora.layers.check(self.layers)?;
             lora.check_targets(self.family.naming())?;
+            if lora.classes.is_some() && self.family != Family::Roberta {
+                let fault = format!(
+                    "a model of the family {} has no head of classes here; roberta has",
+                    self.family.model_type()
+                );
+                return Err(Error::Option { option: "classification-head", value: String::new(), fault });
+            }
         }
         let graph = match (self.family, self.learned) {
             (Family::Opt, Some(learned)) => opt::graph(self, learned, lora),

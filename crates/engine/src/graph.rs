@@ -1,8 +1,9 @@
-//! A model's forward pass as a static graph of fourteen coarse operations, one of which may come in two parts. Every value is a matrix of `[tokens, cols]` floats, so
+//! A model's forward pass as a static graph of fifteen coarse operations, one of which may come in two parts. Every value is a matrix of `[tokens, cols]` floats, so
 //! the graph holds for any number of tokens. It runs nothing and knows no file.
 
 pub mod adapter;
 pub mod builder;
+mod classifier;
 mod derivatives;
 mod op;
 mod target;
@@ -12,6 +13,7 @@ mod whole;
 
 pub use adapter::{Layers, LoraSpec, Module, hugging_face_row, llama_row};
 pub use builder::{Builder, Projection};
+pub use classifier::{CLASSIFIER, CLASSIFIER_MODULE, Classifier, Dense};
 pub use derivatives::Derivatives;
 pub use op::Op;
 pub use pocketune_formats::peft::Patterns;
@@ -216,14 +218,27 @@ pub enum Of {
     Module(usize),
     /// All modules: one of VeRA's two random matrices.
     Shared,
+    /// A head that is trained beside adapters: the tensor of this name.
+    Saved(&'static str),
     /// The model itself: one of its matrices, which stays on disk.
     Matrix(WeightId),
     /// The model itself: one of its vectors.
     Vector(VectorId),
 }
 
+impl Of {
+    /// Whether weight decay is for it: of a model, or a head that is saved whole, for matrices alone.
+    pub fn decays(self) -> bool {
+        match self {
+            Of::Module(_) | Of::Shared | Of::Matrix(_) => true,
+            Of::Saved(name) => !name.ends_with(".bias"),
+            Of::Vector(_) => false,
+        }
+    }
+}
+
 /// A matrix of an adapter, or a tensor of the model where that is trained itself. Both factors of an adapter have `rank` rows: A is `[rank, in]`, B
-/// is held transposed, `[rank, out]`. Magnitudes and vectors are one row.
+/// is held transposed, `[rank, out]`. Magnitudes and vectors are one row; of a head, weights have a row for each output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param {
     /// What it is a part of.

@@ -52,7 +52,9 @@ fn tensors(case: &Case) -> Tensors {
             case.cpu.weights().read(weight, 0, &mut bytes).unwrap();
             bytes
         }
-        Of::Module(_) | Of::Shared | Of::Vector(_) => bytemuck::cast_slice(case.cpu.param(ParamId(id))).to_vec(),
+        Of::Module(_) | Of::Shared | Of::Saved(_) | Of::Vector(_) => {
+            bytemuck::cast_slice(case.cpu.param(ParamId(id))).to_vec()
+        }
     };
     (0..case.graph.params.len()).map(|id| (case.graph.name_of(ParamId(id)).into(), bytes(id))).collect()
 }

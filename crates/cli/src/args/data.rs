@@ -21,6 +21,9 @@ pub struct DataArgs {
     /// Read rows of a labelled data set as questions; the loss is on the answer.
     #[arg(long, value_enum)]
     pub task: Option<TaskArg>,
+    /// Tell a task's answers apart as classes, by a head on the text itself that is trained beside the adapter, where the model has none (roberta).
+    #[arg(long, requires = "task")]
+    pub classification_head: bool,
     /// Leave out lines that are no records, and say so.
     #[arg(long)]
     pub skip_bad_lines: bool,
@@ -89,6 +92,7 @@ impl DataArgs {
                 Some(path) if path.as_os_str() == "none" => TemplateChoice::None,
                 Some(path) => TemplateChoice::File(path.clone()),
             },
+            classes: self.classification_head,
             skip_bad_lines: self.skip_bad_lines,
             ..DataOptions::plain(source)
         }

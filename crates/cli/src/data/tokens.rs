@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use pocketune_text::{Example, Tokenizer};
+use pocketune_text::{Cloze, Example, Tokenizer};
 
 /// Most tokens that are shown of a record.
 const MOST: usize = 400;
@@ -14,8 +14,8 @@ pub struct Shown<'a> {
     pub example: &'a Example,
     pub line: u64,
     pub colour: bool,
-    /// The token that the model sees where an answer stands, with masked prompts.
-    pub mask: Option<u32>,
+    /// How answers are asked for, of a model without a next token.
+    pub cloze: Option<&'a Cloze>,
 }
 
 impl Shown<'_> {
@@ -32,8 +32,9 @@ impl Shown<'_> {
         let mut before = false;
         for (at, (&id, &on)) in ids.iter().zip(loss).take(MOST).enumerate() {
             let shown = |id: u32| visible(&self.tokenizer.decode(&[id], false));
-            let piece = match self.mask.filter(|_| on) {
-                Some(mask) => format!("{}→{}", shown(mask), shown(id)),
+            let piece = match self.cloze.filter(|_| on) {
+                Some(cloze) if cloze.classes => format!("{}→{id}", shown(cloze.mask)),
+                Some(cloze) => format!("{}→{}", shown(cloze.mask), shown(id)),
                 None => shown(id),
             };
             let line_end = if piece.ends_with("\\n") { "\n" } else { "" };

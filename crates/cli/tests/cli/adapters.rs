@@ -36,6 +36,12 @@ pub fn read(path: &Path) -> Tensors {
     .collect()
 }
 
+/// The tensors whose names begin so, under the rest of them.
+pub fn under(all: &Tensors, prefix: &str) -> Tensors {
+    let rest = |(name, values): (&String, &Vec<f32>)| Some((name.strip_prefix(prefix)?.to_string(), values.clone()));
+    all.iter().filter_map(rest).collect()
+}
+
 /// Largest difference of any tensor, relative to that tensor's largest expected element.
 pub fn distance(got: &Tensors, want: &Tensors) -> f32 {
     assert_eq!(got.keys().collect::<Vec<_>>(), want.keys().collect::<Vec<_>>());

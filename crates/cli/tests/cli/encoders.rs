@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::adapters::{self, Tensors, distance};
+use crate::adapters::{self, distance, under};
 use crate::models::Golden;
 use crate::place::Place;
 use crate::reports::losses;
@@ -36,11 +36,7 @@ fn ten_updates_on_masked_prompts_are_pytorchs() {
         for (got, want) in losses.iter().zip(&expected[&format!("{method}.losses")]) {
             assert!((got - f64::from(*want)).abs() < 1e-4 * got, "{method}: {got} instead of {want}");
         }
-        let prefix = format!("{method}.final.");
-        let last: Tensors = expected
-            .iter()
-            .filter_map(|(name, values)| Some((name.strip_prefix(&prefix)?.to_string(), values.clone())))
-            .collect();
+        let last = under(&expected, &format!("{method}.final."));
         let off = distance(&adapters::tensors(&place.path("out")), &last);
         assert!(off < 1e-4, "{method}: the adapter is off by {off:e}");
     }

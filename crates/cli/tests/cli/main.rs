@@ -14,6 +14,7 @@ mod built_in;
 #[cfg(unix)]
 mod changing_files;
 mod chat;
+mod classes;
 mod closed_output;
 mod comparing;
 mod config;

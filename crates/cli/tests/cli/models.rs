@@ -1,9 +1,10 @@
 //! Models to run on: the one that travels in the program, and the tiny ones that PyTorch's numbers are known for. Those have no
 //! tokenizer, so they get one here in which the token of a byte is the byte's own number: any token sequence is a text.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Map, Value, json};
 
 use crate::adapters::{self, Tensors};
@@ -106,6 +107,25 @@ impl Golden {
     pub fn expected(&self) -> Tensors {
         adapters::read(&self.folder.join("expected.safetensors"))
     }
+}
+
+/// Changes the tensors of a file, each a shape and numbers.
+pub fn rewrite(path: &Path, change: impl FnOnce(&mut BTreeMap<String, (Vec<usize>, Vec<f32>)>)) {
+    let (bytes, values) = (std::fs::read(path).unwrap(), adapters::read(path));
+    let shapes = SafeTensors::deserialize(&bytes).unwrap();
+    let with_shape = |(name, values): (String, Vec<f32>)| {
+        let shape = shapes.tensor(&name).unwrap().shape().to_vec();
+        (name, (shape, values))
+    };
+    let mut tensors = values.into_iter().map(with_shape).collect();
+    change(&mut tensors);
+    let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let stored: Vec<Vec<u8>> = tensors.values().map(|(_, values)| bytes(values)).collect();
+    let views = tensors
+        .iter()
+        .zip(&stored)
+        .map(|((name, (shape, _)), bytes)| (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap()));
+    std::fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
 }
 
 /// How byte-level tokenizers write a byte below 128: itself where it can be seen, else a letter from 256 on.

@@ -2,6 +2,7 @@
 
 mod alone;
 mod batch;
+mod classify;
 mod dropped;
 mod faint;
 mod head;
@@ -203,6 +204,19 @@ impl Cpu {
     pub fn param_mut(&mut self, id: ParamId) -> &mut [f32] {
         self.forget_lengths(id);
         self.arena.get_mut(self.layout.param(id).range())
+    }
+
+    /// Rows and columns of a trainable matrix.
+    pub fn shape_of(&self, id: ParamId) -> (usize, usize) {
+        self.ranks[id.0]
+    }
+
+    /// Fills a trainable matrix with the model's own tensor `name`, where there is one of this shape. Whether there is.
+    ///
+    /// # Errors
+    /// When it has another shape, or a value that is not finite.
+    pub fn take_tensor(&mut self, id: ParamId, name: &str, shape: &[usize]) -> Result<bool> {
+        self.weights.read_tensor(name, shape, self.arena.get_mut(self.layout.param(id).range()))
     }
 
     /// The lengths of rows that depend on a matrix are no longer known.

@@ -77,7 +77,7 @@ impl Weights {
     /// # Errors
     /// When one is missing, or has another shape or an element type that can't be read.
     pub fn bind(files: ModelFiles, config: &Config, graph: &Graph) -> Result<Self> {
-        let family = config.family;
+        let family = Some(config.family);
         let mut matrices = Vec::new();
         for decl in &graph.weights {
             matrices.push(place(&files, family, &decl.name, &[decl.rows, decl.cols])?);
@@ -216,6 +216,25 @@ impl Weights {
         Ok(())
     }
 
+    /// Reads the tensor `name`, which no graph needs, where the model has it and it has this shape. Whether it has it.
+    ///
+    /// # Errors
+    /// When it has another shape, or a value that is not finite.
+    pub fn read_tensor(&self, name: &str, shape: &[usize], out: &mut [f32]) -> Result<bool> {
+        if self.files.info(name).is_none() {
+            return Ok(false);
+        }
+        let place = place(&self.files, None, name, shape)?;
+        for (row, out) in out.chunks_exact_mut(place.cols).enumerate() {
+            self.weight(&place).read(Isa::Scalar, row, 0..place.cols, out);
+        }
+        self.release_part(&place, 0..place.rows);
+        match out.iter().position(|x| !x.is_finite()) {
+            Some(at) => Err(self.not_finite(&place, at, out[at])),
+            None => Ok(true),
+        }
+    }
+
     /// Looks for the first element that is not finite, in every matrix: what to do when a loss came out as NaN.
     pub fn find_not_finite(&self) -> Option<Error> {
         for place in &self.matrices {
@@ -249,8 +268,9 @@ impl Weights {
 }
 
 /// Finds the tensor that Hugging Face calls `hf`, which has the shape `wanted`.
-fn place(files: &ModelFiles, family: Family, hf: &str, wanted: &[usize]) -> Result<Place> {
-    let name = if files.gguf().is_some() { gguf_name(family, hf).unwrap_or_else(|| hf.into()) } else { hf.into() };
+fn place(files: &ModelFiles, family: Option<Family>, hf: &str, wanted: &[usize]) -> Result<Place> {
+    let known = family.filter(|_| files.gguf().is_some()).and_then(|family| gguf_name(family, hf));
+    let name = known.unwrap_or_else(|| hf.into());
     let fault = |fault: String| Error::Model { path: files.path().into(), fault };
     let (rows, cols) = if let [rows, cols] = *wanted { (rows, cols) } else { (1, wanted[0]) };
     let (found, ty, data) = match PackedMatrix::find(files, &name)? {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use pocketune_formats::lora::{Kind, LoraFile, transposed};
 
-use crate::convert::{check_end, fit, gguf_module, linears};
+use crate::convert::{check_end, check_factors, fit, gguf_module, linears};
 use crate::error::{Error, Result};
 use crate::graph::{Target, hugging_face_row, llama_row};
 use crate::model::Model;
@@ -61,6 +61,7 @@ impl Changes {
                 return Err(Error::Option { option: "scale", value: factor.to_string(), fault });
             }
             let mut file = LoraFile::open(path)?;
+            check_factors(path, &file)?;
             fit(path, &mut file, Some(model))?;
             if file.pairs.iter().any(|pair| pair.has_magnitude()) && *factor != 0.0 {
                 if *factor != 1.0 {

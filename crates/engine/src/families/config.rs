@@ -114,6 +114,9 @@ pub struct RopeSpec {
 /// Most layers of a model; the deepest of the families have 126.
 pub(super) const MAX_LAYERS: usize = 1_024;
 
+/// Most classes of a head; ImageNet has as many.
+pub(super) const MOST_CLASSES: usize = 1_000;
+
 /// The configuration of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -139,6 +142,8 @@ pub struct Config {
     pub norm_plus: f32,
     /// Whether the head is the embedding.
     pub tied: bool,
+    /// Classes that its own head tells apart, where that is what it has in the place of one for tokens.
+    pub classes: Option<usize>,
     /// The activation of the feed-forward.
     pub act: Act,
     /// Learned positions, where there are any.
@@ -191,6 +196,7 @@ impl Config {
             norm_eps: 1e-5,
             norm_plus: 0.0,
             tied: true,
+            classes: None,
             act: Act::Relu,
             learned: None,
             rope: None,

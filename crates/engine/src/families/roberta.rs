@@ -1,5 +1,5 @@
-//! RoBERTa: an encoder with learned positions, GELU, biases on every linear, and a head that is a small network of its own before the
-//! tied embedding. Norms come after each sub-layer's sum. A block here begins with the norm that ends the one before (the
+//! RoBERTa: an encoder with learned positions, GELU, biases on every linear, and a head that is a small network of its own: before the
+//! tied embedding, or before a few classes. Norms come after each sub-layer's sum. A block here begins with the norm that ends the one before (the
 //! embedding's, for the first): so the residual stream between blocks is the sum that the norm's derivative reads, and its norm is
 //! cheap to compute again. Records hold no padding, so the token that pads has the position of its place like any other.
 
@@ -43,6 +43,7 @@ pub(super) fn config(source: &Source) -> Result<Config> {
         vocab: source.rows_of(&format!("{prefix}embeddings.word_embeddings.weight"))?,
         norm_eps: source.float("layer_norm_eps", "")?.unwrap_or(NORM_EPS),
         tied: source.flag("tie_word_embeddings", true),
+        classes: source.classes()?,
         act: source.act("hidden_act")?,
         learned: Some(Learned { rows, offset, types }),
         max_positions: Some(rows - offset),
@@ -67,6 +68,14 @@ pub(super) fn graph(c: &Config, learned: Learned, lora: Option<&LoraSpec>) -> Gr
     }
     b.leave();
     let x = b.layer_norm(x, &last_norm, Role::Normed, c.norm_eps);
+    if let Some(classes) = lora.and_then(|lora| lora.classes) {
+        return b.classify(x, classes);
+    }
+    if let Some(classes) = c.classes {
+        let x = b.dense(x, "classifier.dense", Role::Ffn);
+        let x = b.activation(x, Act::Tanh);
+        return b.cross_entropy_of(x, classes, "classifier.out_proj.weight", Some("classifier.out_proj.bias"));
+    }
     let x = b.dense(x, "lm_head.dense", Role::Ffn);
     let x = b.activation(x, Act::Gelu);
     let x = b.layer_norm(x, "lm_head.layer_norm", Role::Normed, c.norm_eps);

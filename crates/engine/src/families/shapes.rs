@@ -126,6 +126,7 @@ impl Shape {
                     norm_eps: if family == Family::Llama { 1e-5 } else { 1e-6 },
                     norm_plus: 0.0,
                     tied: self.tied,
+                    classes: None,
                     act: if gemma { Act::GeluTanh } else { Act::Silu },
                     learned: None,
                     rope: Some(self.rope()),

@@ -5,9 +5,10 @@ use pocketune_kernels::activation::Act;
 use pocketune_kernels::rope::Pairs;
 use serde_json::Value;
 
-use super::config::MAX_LAYERS;
+use super::config::{MAX_LAYERS, MOST_CLASSES};
 use super::{Config, Family, RopeSpec, Scaling};
 use crate::error::{Error, Result};
+use crate::graph::CLASSIFIER;
 
 /// A model's configuration as its files state it.
 pub(super) struct Source<'a> {
@@ -181,6 +182,7 @@ impl<'a> Source<'a> {
             norm_eps,
             norm_plus: 0.0,
             tied: !self.has_tensor(family, "lm_head.weight")?,
+            classes: None,
             act: Act::Silu,
             learned: None,
             rope: Some(self.rope(head_dim)?),
@@ -218,6 +220,17 @@ impl<'a> Source<'a> {
         match self.files.info(name) {
             Some(info) => Ok(info.shape.first().copied().unwrap_or(0)),
             None => Err(self.fault(format!("tensor {name} is missing"))),
+        }
+    }
+
+    /// How many classes the model's own head tells apart, where it has such a head.
+    pub(super) fn classes(&self) -> Result<Option<usize>> {
+        let [.., weight, _] = CLASSIFIER;
+        match self.files.info(weight).map(|info| info.shape.first().copied().unwrap_or(0)) {
+            Some(classes) if !(1..=MOST_CLASSES).contains(&classes) => {
+                Err(self.fault(format!("tensor {weight} has {classes} rows: classes lie between 1 and {MOST_CLASSES}")))
+            }
+            found => Ok(found),
         }
     }
 

@@ -31,6 +31,8 @@ pub struct LoraSpec {
     pub dropout: f32,
     /// Whether first factors stay as they began, so that their gradient, their state and their input are not needed (LoRA-FA).
     pub frozen_a: bool,
+    /// Classes of a head that is trained whole beside the adapters, where there is one.
+    pub classes: Option<usize>,
     /// How gradients come to it.
     pub derivatives: Derivatives,
     /// No adapter at all: every tensor of the model is trained itself, and nothing of the above is looked at.
@@ -56,6 +58,7 @@ impl Default for LoraSpec {
             vera: false,
             dropout: 0.0,
             frozen_a: false,
+            classes: None,
             derivatives: Derivatives::default(),
             whole: false,
             turns: None,

@@ -327,9 +327,22 @@ impl<'a> Builder<'a> {
         out
     }
 
-    /// The head `name` with the loss, and a bias on its logits where one is named; ends the graph.
-    pub fn cross_entropy(mut self, x: ValueId, name: &str, bias: Option<&str>) -> Graph {
-        let (rows, cols) = (self.graph.vocab, self.cols(x));
+    /// A head of classes with the loss, trained beside the adapters; ends the graph.
+    pub fn classify(mut self, x: ValueId, classes: usize) -> Graph {
+        let head = self.graph.add_classifier(self.cols(x), classes);
+        self.node(Op::Classify(head), &[x], &[]);
+        self.graph
+    }
+
+    /// The head `name` of the vocabulary with the loss, and a bias on its logits where one is named; ends the graph.
+    pub fn cross_entropy(self, x: ValueId, name: &str, bias: Option<&str>) -> Graph {
+        let rows = self.graph.vocab;
+        self.cross_entropy_of(x, rows, name, bias)
+    }
+
+    /// The same of a head of `rows` rows.
+    pub fn cross_entropy_of(mut self, x: ValueId, rows: usize, name: &str, bias: Option<&str>) -> Graph {
+        let cols = self.cols(x);
         let weight = self.table(name, rows, cols);
         let bias = bias.map(|bias| self.vector(bias.into(), rows, 0.0));
         let lora = self.end("lm_head", Target::Head, cols, rows);

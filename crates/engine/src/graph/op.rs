@@ -5,7 +5,7 @@ use pocketune_kernels::attention::{Heads, Window};
 use pocketune_kernels::levels::Steps;
 use pocketune_kernels::rope::Pairs;
 
-use super::{Added, Factors, Graph, Node, Norm, ParamId, RopeId, ValueId, VectorId, Vera, WeightId};
+use super::{Added, Classifier, Factors, Graph, Node, Norm, ParamId, RopeId, ValueId, VectorId, Vera, WeightId};
 
 /// A coarse operation. The derivative of each lies beside its forward in the kernel of the same name.
 #[derive(Clone, Debug)]
@@ -110,6 +110,8 @@ pub enum Op {
         /// Whether strips that hardly matter to a token are left out of its gradient.
         skip: bool,
     },
+    /// A head of classes that is trained beside adapters, and the loss: `x ->`, of labelled rows alone.
+    Classify(Classifier),
 }
 
 impl Op {
@@ -120,6 +122,7 @@ impl Op {
             Op::Linear { lora: Some((b, _)), .. } => vec![*b],
             Op::Magnitude { m, .. } => vec![*m],
             Op::VeraUp(vera) => vec![vera.lambda_d, vera.lambda_b],
+            Op::Classify(head) => head.params().into(),
             Op::Embed { lora: Some(lora), .. } | Op::CrossEntropy { lora: Some(lora), .. } => vec![lora.a, lora.b],
             _ => Vec::new(),
         }
@@ -184,6 +187,9 @@ impl Node {
             Op::Attention { heads } => {
                 let keys = if let Window::Last(last) = heads.window { seen.min(last as f64) } else { seen };
                 4.0 * (heads.queries * heads.d) as f64 * keys
+            }
+            Op::Classify(head) => {
+                2.0 * (graph.params[head.dense.weight.0].len() + graph.params[head.out.weight.0].len()) as f64
             }
             // The lengths of rows, once a step and not a token.
             Op::Magnitude { .. } => 0.0,

@@ -50,6 +50,7 @@ impl Graph {
         match self.params[id.0].of {
             Of::Module(module) => &self.modules[module].path,
             Of::Shared => "the matrices that VeRA's modules share",
+            Of::Saved(name) => name,
             Of::Matrix(WeightId(id)) => &self.weights[id].name,
             Of::Vector(VectorId(id)) => &self.vectors[id].name,
         }

@@ -65,12 +65,12 @@ pub(super) fn emit(request: Request) -> Program {
 
 /// Floats of the loss's work under `request`'s policy.
 pub(super) fn loss_work(request: Request) -> usize {
-    let head = request.graph.nodes.iter().find_map(|node| match node.op {
-        Op::CrossEntropy { weight, lora, skip, .. } => Some((weight, lora, skip)),
+    let work = request.graph.nodes.iter().find_map(|node| match node.op {
+        Op::CrossEntropy { weight, lora, skip, .. } => Some(scratch::loss_work(request, weight, lora, skip)),
+        Op::Classify(head) => Some(scratch::classes_work(request, head)),
         _ => None,
     });
-    let Some((weight, lora, skip)) = head else { return 0 };
-    scratch::loss_work(request, weight, lora, skip)
+    work.unwrap_or(0)
 }
 
 /// What is known while instructions are written.

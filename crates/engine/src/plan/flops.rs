@@ -79,6 +79,10 @@ pub(super) fn work(instr: &Instr, graph: &Graph) -> Work {
             let head = products * matrix(weight) + (products + if grads.is_some() { 1.0 } else { 0.0 }) * adapter;
             Work { head, ..none }
         }
+        Instr::Classify { head, gx, grads, .. } => {
+            let products = 1.0 + f64::from(u8::from(gx.is_some())) + f64::from(u8::from(grads.is_some()));
+            Work { head: products * (param(head.dense.weight) + param(head.out.weight)), ..none }
+        }
         Instr::Embed { lora: Some(lora), .. } => Work { thin: param(lora.b), ..none },
         Instr::EmbedBackward { lora, .. } => Work { thin: 2.0 * param(lora.b), ..none },
         _ => none,

@@ -8,7 +8,7 @@ use pocketune_kernels::levels::Steps;
 use pocketune_kernels::rope::Pairs;
 
 use super::{Buf, Learning};
-use crate::graph::{Added, Factors, Norm, ParamId, RopeId, VectorId, Vera, WeightId};
+use crate::graph::{Added, Classifier, Factors, Norm, ParamId, RopeId, VectorId, Vera, WeightId};
 
 /// How an instruction uses a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,6 +265,15 @@ pub enum Instr {
         grads: Option<[Grad; 2]>,
         work: Buf,
     },
+    /// A head of classes that is trained beside adapters, and the loss.
+    Classify {
+        head: Classifier,
+        rows: usize,
+        x: Buf,
+        gx: Option<Buf>,
+        grads: Option<[Grad; 4]>,
+        work: Buf,
+    },
     /// Logits of the last token.
     Logits {
         weight: WeightId,
@@ -396,6 +405,14 @@ impl Instr {
             | Instr::Learn { weight, .. }
             | Instr::LearnTable { weight, .. }
             | Instr::Logits { weight, .. } => Some(*weight),
+            _ => None,
+        }
+    }
+
+    /// The work of the loss, where that is what it finds.
+    pub const fn loss(&self) -> Option<Buf> {
+        match self {
+            Instr::CrossEntropy { work, .. } | Instr::Classify { work, .. } => Some(*work),
             _ => None,
         }
     }

@@ -133,7 +133,7 @@ impl Layout {
         let mut layout = Self::default();
         layout.vectors = graph.vectors.iter().map(|vector| layout.take(vector.len)).collect();
         let place = |layout: &mut Self, param: &Param| match param.of {
-            Of::Module(_) | Of::Shared => layout.take(param.len()),
+            Of::Module(_) | Of::Shared | Of::Saved(_) => layout.take(param.len()),
             Of::Matrix(_) => Span { start: 0, len: 0 },
             Of::Vector(id) => layout.vectors[id.0],
         };

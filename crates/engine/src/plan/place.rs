@@ -1,6 +1,6 @@
 //! Lifetimes and offsets of a program's buffers.
 
-use super::{Instr, Kind, Program};
+use super::{Kind, Program};
 
 /// Floats to which offsets are rounded: a cache line.
 const ALIGN: usize = 16;
@@ -93,9 +93,9 @@ pub fn peaks(program: &mut Program) -> Peaks {
     let mut live = 0;
     for (instr, change) in program.instrs.iter().zip(change) {
         live += change;
-        match instr {
-            Instr::CrossEntropy { work, .. } => peaks.beside_loss = live as usize - program.buffers[work.0].len,
-            _ => peaks.elsewhere = peaks.elsewhere.max(live as usize),
+        match instr.loss() {
+            Some(work) => peaks.beside_loss = live as usize - program.buffers[work.0].len,
+            None => peaks.elsewhere = peaks.elsewhere.max(live as usize),
         }
     }
     peaks

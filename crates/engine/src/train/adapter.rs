@@ -1,7 +1,10 @@
 //! The adapter between its file and the arena: fresh values, values from an adapter of any kind, and the way back to a PEFT folder, in
 //! Hugging Face's row order.
 
+mod classifier;
 mod vera;
+
+pub use classifier::classes;
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -17,16 +20,24 @@ use crate::beside::Beside;
 use crate::convert;
 use crate::error::{Error, Result};
 use crate::families::Config;
-use crate::graph::{Graph, Layers, LoraSpec, Module, Naming, Of, ParamId, Target, hugging_face_row};
+use crate::graph::{CLASSIFIER_MODULE, Graph, Layers, LoraSpec, Module, Naming, Of, ParamId, Target, hugging_face_row};
 use crate::store::{Files, FolderWriter, UPDATES, settle, write_updates};
 
 /// The stream of random numbers that fresh adapters come from; the module's number is added.
 const INIT_STREAM: u64 = 1 << 32;
 
-/// Fills the adapter as PEFT does: A uniform in `±1/sqrt(in)`, B zero, magnitudes the lengths of the rows; of an embedding A zero and B normal.
-pub fn initialise(cpu: &mut Cpu, graph: &Graph, seed: u64) {
+/// Fills the adapter as PEFT does: A uniform in `±1/sqrt(in)`, B zero, magnitudes the lengths of the rows; of an embedding A zero and B normal. A head beside it is
+/// the model's own, or drawn.
+///
+/// # Errors
+/// When the model's own head is not of the shape that is wanted.
+pub fn initialise(cpu: &mut Cpu, graph: &Graph, seed: u64) -> Result<()> {
+    if let Some(head) = graph.classifier() {
+        classifier::initialise(cpu, head, seed)?;
+    }
     if graph.modules.iter().any(|module| module.lambdas.is_some()) {
-        return vera::initialise(cpu, graph, seed);
+        vera::initialise(cpu, graph, seed);
+        return Ok(());
     }
     for (at, module) in graph.modules.iter().enumerate() {
         let numbers = Philox::new(seed, INIT_STREAM + at as u64);
@@ -42,6 +53,7 @@ pub fn initialise(cpu: &mut Cpu, graph: &Graph, seed: u64) {
         cpu.param_mut(zero).fill(0.0);
     }
     cpu.measure_magnitudes(graph);
+    Ok(())
 }
 
 /// Opens an adapter: a folder of PEFT's or MLX's, after finishing what a run left that ended while it put its files in place, or a GGUF file.
@@ -73,7 +85,8 @@ pub fn spec(path: &Path, adapter: &LoraFile) -> Result<LoraSpec> {
     targets.dedup();
     // None has one where an adapter is on the ends of a model alone.
     let layers = if layers.is_empty() { Layers::All } else { Layers::Only(layers) };
-    let plain = LoraSpec { targets, layers, ..LoraSpec::default() };
+    let classes = classifier::classes(path, adapter)?;
+    let plain = LoraSpec { targets, layers, classes, ..LoraSpec::default() };
     match &adapter.config {
         Some(config) => Ok(of_config(config, plain)),
         None => of_pairs(path, adapter, plain),
@@ -130,6 +143,9 @@ pub fn load(cpu: &mut Cpu, graph: &Graph, config: &Config, path: &Path, adapter:
             places.iter().position(|module| *module == Some(place))
         }
     };
+    if let Some(head) = graph.classifier() {
+        classifier::load(cpu, head, adapter, &fault)?;
+    }
     let mut pairs = vec![None; graph.modules.len()];
     for pair in &adapter.pairs {
         let at = meant(pair).ok_or_else(|| fault(format!("module {} is not in the model", pair.module)))?;
@@ -218,6 +234,7 @@ pub fn save(
             specs.push(TensorSpec { name: m, shape: vec![module.rows] });
         }
     }
+    specs.extend(classifier::specs(cpu, graph)?);
     let mut writer = FolderWriter::open(folder)?;
     writer.file("adapter_model.safetensors", |out| {
         peft::write_tensors(out, &specs, &mut |at, out| write(cpu, graph, at, out))
@@ -252,7 +269,11 @@ pub fn config(graph: &Graph, spec: &LoraSpec, base_model: &str) -> AdapterConfig
         targets: peft::Targets::Modules(target_modules(graph, spec)),
         layers: some.then_some(blocks_used),
         base_model: Some(base_model.into()),
-        task: (graph.naming != Naming::Roberta).then(|| "CAUSAL_LM".into()),
+        saved: graph.classifier().map(|_| CLASSIFIER_MODULE.into()).into_iter().collect(),
+        task: match graph.classifier() {
+            Some(_) => Some("SEQ_CLS".into()),
+            None => (graph.naming != Naming::Roberta).then(|| "CAUSAL_LM".into()),
+        },
     }
 }
 
@@ -288,7 +309,11 @@ fn share(share: f32) -> f64 {
 fn write(cpu: &Cpu, graph: &Graph, at: usize, out: &mut dyn Write) -> std::io::Result<()> {
     let (id, param) = (ParamId(at), graph.params[at]);
     let values = cpu.param(id);
-    let Of::Module(module) = param.of else { return vera::write_shared(values, param, id == ParamId(0), out) };
+    let module = match param.of {
+        Of::Module(module) => module,
+        Of::Saved(_) => return out.write_all(bytemuck::cast_slice(values)),
+        _ => return vera::write_shared(values, param, id == ParamId(0), out),
+    };
     let module = &graph.modules[module];
     if id == module.a || module.lambdas.is_some_and(|[d, _]| id == d) {
         return out.write_all(bytemuck::cast_slice(values));

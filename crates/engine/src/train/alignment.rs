@@ -39,7 +39,7 @@ fn of_model(options: &TrainOptions, zeroth: Zeroth, batches: usize) -> Result<f6
     let programs = Programs::new(options, &weights, data.longest())?;
     let (exact, taken) = (programs.compile(&graph, Mode::TrainAndUpdate), programs.compile(&graph, Mode::Perturb));
     let mut cpu = programs.cpu(weights, &graph, [&exact, &taken])?;
-    adapter::initialise(&mut cpu, &graph, options.seed);
+    adapter::initialise(&mut cpu, &graph, options.seed)?;
     if let Still::Large(share) = zeroth.still {
         cpu.measure_limits(share);
     }
@@ -139,14 +139,13 @@ fn of_adapter(options: &TrainOptions, batches: usize) -> Result<f64> {
     let model = Model::open(&options.model)?;
     model.check_reading(&options.data.reading)?;
     let data = prepare(&model, &options.data, options.max_seq_length, options.spill_folder())?;
-    let (spec, saved) = match &options.lora {
-        LoraChoice::New(spec) => (spec.clone(), None),
+    let (lora, saved) = match &options.lora {
+        LoraChoice::New(spec) => (options.adapted(spec.clone(), &model.config)?, None),
         LoraChoice::From(folder) => {
             let saved = adapter::open(folder)?;
-            (adapter::spec(folder, &saved)?, Some((folder, saved)))
+            (options.adapt(adapter::spec(folder, &saved)?, true)?, Some((folder, saved)))
         }
     };
-    let lora = options.adapt(spec, saved.is_some())?;
     // Both have the same matrices; they differ in what a derivative reads.
     let graph = model.config.graph(Some(&LoraSpec { derivatives: Derivatives::default(), ..lora.clone() }))?;
     let other = model.config.graph(Some(&lora))?;
@@ -157,7 +156,7 @@ fn of_adapter(options: &TrainOptions, batches: usize) -> Result<f64> {
     let mut cpu = programs.cpu(weights, &graph, [&exact, &taken])?;
     match saved {
         Some((folder, saved)) => adapter::load(&mut cpu, &graph, &model.config, folder, &saved)?,
-        None => adapter::initialise(&mut cpu, &graph, options.seed),
+        None => adapter::initialise(&mut cpu, &graph, options.seed)?,
     }
     let mut samples = Samples::new(options, &data);
     let mut sum = 0.0;

@@ -114,7 +114,9 @@ impl Rows {
     /// # Errors
     /// The system's.
     pub fn targets_of(&mut self, file: &TokenFile, record: usize) -> Result<usize> {
-        Ok(file.read(record, &mut self.words)?.iter().skip(1).filter(|&&word| token(word).1).count())
+        // Nothing comes before a first token that would predict it; a class may stand there.
+        let first = usize::from(self.cloze.is_none());
+        Ok(file.read(record, &mut self.words)?.iter().skip(first).filter(|&&word| token(word).1).count())
     }
 
     /// Rows that predict something.

@@ -8,6 +8,7 @@ use pocketune_kernels::{BlockType, Isa};
 use super::planning::closest_folder;
 use super::{Budget, DataOptions, Keeping, Method, Order, Schedule, Shifts, Zeroth};
 use crate::error::{Error, Result};
+use crate::families::Config;
 use crate::graph::{Derivatives, LoraSpec};
 use crate::model::Source;
 use crate::plan::{Machine, Mode, PolicyName, Rates, States};
@@ -246,6 +247,24 @@ impl TrainOptions {
             return Ok(LoraSpec { whole: true, ..LoraSpec::default() });
         }
         Ok(LoraSpec { derivatives: self.derivatives, ..self.method.adapt(spec, given)? })
+    }
+
+    /// The same of a fresh adapter for the model of `config`, with a head beside it where answers are classes.
+    ///
+    /// # Errors
+    /// As [`TrainOptions::adapt`]; and when a head is asked for that a model which is trained itself has not got.
+    pub fn adapted(&self, spec: LoraSpec, config: &Config) -> Result<LoraSpec> {
+        let (spec, classes) = (self.adapt(spec, false)?, self.data.classes(config)?);
+        if !spec.whole {
+            return Ok(LoraSpec { classes, ..spec });
+        }
+        match classes.filter(|_| config.classes.is_none()) {
+            None => Ok(spec),
+            Some(_) => {
+                let fault = "the model has no such head, and one that is trained itself has to; --method backprop trains one beside an adapter, and                      transformers' AutoModelForSequenceClassification saves the model with one";
+                Err(Error::Option { option: "classification-head", value: String::new(), fault: fault.into() })
+            }
+        }
     }
 
     /// Whether the model itself is trained, and not an adapter.

@@ -16,7 +16,7 @@ use crate::backend::{Cpu, Still, Weights};
 use crate::beside::Beside;
 use crate::error::{Error, Result};
 use crate::families::Config;
-use crate::graph::{Graph, Layers, LoraSpec, Target};
+use crate::graph::{Graph, Layers, LoraSpec, Naming, Target};
 use crate::model::{Model, Source};
 use crate::plan::{Layout, Mode, Policy, PolicyName, Program, Request, States, compile};
 use crate::store::{UPDATES, parse_updates, read_updates};
@@ -39,6 +39,9 @@ struct Header {
     start: Option<String>,
     /// The adapter, as PEFT describes it; none where the model itself is moved.
     adapter: Option<String>,
+    /// Classes of the head beside the adapter, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    classes: Option<usize>,
     /// How its numbers are stored then.
     store: Option<String>,
 }
@@ -47,7 +50,12 @@ struct Header {
 ///
 /// # Errors
 /// When the adapter that the run started from is no longer there.
-pub(super) fn header(options: &TrainOptions, model: [u8; 32], adapter: Option<&AdapterConfig>) -> Result<Vec<u8>> {
+pub(super) fn header(
+    options: &TrainOptions,
+    model: [u8; 32],
+    adapter: Option<&AdapterConfig>,
+    classes: Option<usize>,
+) -> Result<Vec<u8>> {
     let start = match &options.lora {
         LoraChoice::New(_) => None,
         LoraChoice::From(folder) => Some(start_sum(folder)?),
@@ -59,7 +67,7 @@ pub(super) fn header(options: &TrainOptions, model: [u8; 32], adapter: Option<&A
     };
     let seed = options.seed;
     let adapter = adapter.map(AdapterConfig::to_json);
-    let header = Header { format: FORMAT, method, seed, model, start, adapter, store };
+    let header = Header { format: FORMAT, method, seed, model, start, adapter, classes, store };
     Ok(serde_json::to_vec(&header).expect("numbers and words"))
 }
 
@@ -103,7 +111,7 @@ impl Updates {
         };
         let spec = match (&header.adapter, store) {
             (None, Some(ty)) => Some(LoraSpec { whole: true, scales: ty.is_none(), ..LoraSpec::default() }),
-            (Some(adapter), None) => spec(adapter),
+            (Some(adapter), None) => spec(adapter, header.classes),
             _ => None,
         };
         let spec = spec.ok_or_else(|| fault("an adapter that no such run has".into()))?;
@@ -206,7 +214,7 @@ fn start(
     fault: &dyn Fn(String) -> Error,
 ) -> Result<()> {
     match (&header.start, from) {
-        (None, None) => adapter::initialise(cpu, graph, header.seed),
+        (None, None) => adapter::initialise(cpu, graph, header.seed)?,
         (None, Some(_)) => return Err(fault("the run started from a fresh adapter; leave --init-adapter out".into())),
         (Some(_), None) => return Err(fault("the run started from another adapter; --init-adapter names it".into())),
         (Some(sum), Some(folder)) if start_sum(folder)? == *sum => {
@@ -219,12 +227,26 @@ fn start(
     Ok(())
 }
 
-/// The adapters that a configuration describes: on linears of blocks, by their own names.
-fn spec(text: &str) -> Option<LoraSpec> {
+/// The adapters that a configuration describes: on linears of blocks, by their own names or by their paths.
+fn spec(text: &str, classes: Option<usize>) -> Option<LoraSpec> {
     let config =
         AdapterConfig::from_json(json::document::<serde_json::Value>(text.as_bytes()).ok()?.as_object()?).ok()?;
     let Targets::Modules(names) = &config.targets else { return None };
-    let targets = Target::parse_list(&names.join(",")).ok()?;
-    let layers = config.layers.clone().map_or(Layers::All, Layers::Only);
-    Some(adapter::of_config(&config, LoraSpec { targets, layers, ..LoraSpec::default() }))
+    let (mut targets, mut blocks) = (Vec::new(), Vec::new());
+    for name in names {
+        match Naming::read(name) {
+            Some((block, target)) => {
+                blocks.push(block);
+                targets.push(target);
+            }
+            None => targets.extend(Target::parse_list(name).ok()?),
+        }
+    }
+    blocks.sort_unstable();
+    blocks.dedup();
+    targets.sort_unstable();
+    targets.dedup();
+    let by_path = Some(blocks).filter(|blocks| !blocks.is_empty());
+    let layers = config.layers.clone().or(by_path).map_or(Layers::All, Layers::Only);
+    Some(adapter::of_config(&config, LoraSpec { targets, layers, classes, ..LoraSpec::default() }))
 }

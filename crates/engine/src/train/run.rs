@@ -49,7 +49,7 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
     model.check_reading(&options.data.reading)?;
     if let LoraChoice::New(spec) = &options.lora {
         // What can't be adapted so is said before gigabytes are read.
-        model.config.graph(Some(&options.adapt(spec.clone(), false)?))?;
+        model.config.graph(Some(&options.adapted(spec.clone(), &model.config)?))?;
     }
     let own_blocks = options.method == Method::Qzo;
     match options.trains_all() {
@@ -161,13 +161,12 @@ impl Run {
     ) -> Result<Self> {
         let folder = options.spill_folder().to_path_buf();
         let (lora, saved) = match &options.lora {
-            LoraChoice::New(spec) => (spec.clone(), None),
+            LoraChoice::New(spec) => (options.adapted(spec.clone(), &model.config)?, None),
             LoraChoice::From(folder) => {
                 let saved = adapter::open(folder)?;
-                (adapter::spec(folder, &saved)?, Some((folder, saved)))
+                (options.adapt(adapter::spec(folder, &saved)?, true)?, Some((folder, saved)))
             }
         };
-        let lora = options.adapt(lora, saved.is_some())?;
         let graph = model.config.graph(Some(&lora))?;
         let weights = Weights::bind(model.files, &model.config, &graph)?;
         let weights = match store {
@@ -210,7 +209,7 @@ impl Run {
             // All of it comes from the earlier run.
             _ if resumes => {}
             Some((folder, saved)) => adapter::load(&mut cpu, &graph, &model.config, folder, &saved)?,
-            None => adapter::initialise(&mut cpu, &graph, options.seed),
+            None => adapter::initialise(&mut cpu, &graph, options.seed)?,
         }
         // Of the model as it is before the first update, also where a run goes on.
         if let Some(Still::Large(share)) = options.method.zeroth().map(|zeroth| zeroth.still).filter(|_| graph.whole) {
@@ -276,7 +275,8 @@ impl Run {
         let (graph, beside, kept) = (&self.graph, &self.data.beside, options.kept.as_deref());
         let config = (!graph.whole).then(|| adapter::config(graph, &self.lora, &options.model.name()));
         let words = options.method.zeroth().map(|zeroth| zeroth.words());
-        let header = words.map(|_| replay::header(options, self.model, config.as_ref())).transpose()?;
+        let header =
+            words.map(|_| replay::header(options, self.model, config.as_ref(), self.lora.classes)).transpose()?;
         let numbers = &self.cpu.log()[..iter * words.unwrap_or(0)];
         let updates = header.as_ref().map(|header| (&header[..], numbers));
         match config {

@@ -121,10 +121,11 @@ impl Terms {
 
 /// What makes adapters other than plain LoRA.
 fn kind(lora: &LoraSpec) -> String {
-    let LoraSpec { ranks, alphas, stabilized, dora, vera, dropout, .. } = lora;
+    let LoraSpec { ranks, alphas, stabilized, dora, vera, dropout, classes, .. } = lora;
     let (ranks, alphas) = (&ranks.0, &alphas.0);
     let vera = if *vera { "vera, " } else { "" };
-    format!("{vera}rslora {stabilized}, dora {dora}, dropout {dropout}, ranks {ranks:?}, alphas {alphas:?}")
+    let head = classes.map_or(String::new(), |classes| format!("head of {classes} classes, "));
+    format!("{head}{vera}rslora {stabilized}, dora {dora}, dropout {dropout}, ranks {ranks:?}, alphas {alphas:?}")
 }
 
 pub(super) fn hex(sum: [u8; 32]) -> String {

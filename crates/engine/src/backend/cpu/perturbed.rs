@@ -165,6 +165,7 @@ impl Cpu {
             self.forget_lengths(ParamId(id));
             let theta = self.arena.get_mut(self.layout.param(ParamId(id)).range());
             let (isa, cols) = (self.machine.isa, self.ranks[id].1);
+            let keep = if self.of[id].decays() { keep } else { 1.0 };
             perturb::step(isa, &self.pool, theta, (cols, 0), keep, &along[..coefficients.len()]);
         }
         Ok(())
@@ -180,7 +181,7 @@ impl Cpu {
     }
 
     /// A matrix as the rows of `group` see it: itself, or moved, in `room`.
-    fn seen<'a>(&self, id: ParamId, group: usize, theta: &'a [f32], room: &'a mut [f32]) -> &'a [f32] {
+    pub(super) fn seen<'a>(&self, id: ParamId, group: usize, theta: &'a [f32], room: &'a mut [f32]) -> &'a [f32] {
         let aim = self.aim.expect("a program that perturbs runs with an aim");
         match aim.sides.of(group) {
             Some((direction, times)) if self.limits[id.0] >= 0.0 => {

@@ -13,7 +13,7 @@ impl Cpu {
     pub fn param_bytes(&self, id: ParamId) -> usize {
         match self.of[id.0] {
             Of::Matrix(weight) => self.weights.stored_bytes(weight),
-            Of::Module(_) | Of::Shared | Of::Vector(_) => 4 * self.layout.param(id).len,
+            Of::Module(_) | Of::Shared | Of::Saved(_) | Of::Vector(_) => 4 * self.layout.param(id).len,
         }
     }
 

@@ -8,6 +8,7 @@ use pocketune_kernels::{
     activation, attention, dora, dropout, elementwise, embed, gated, layer_norm, levels, norm, rope, shared_norm,
 };
 
+use super::classify::Gradients;
 use super::head::{Head, HeadAdapter};
 use super::learn::{self, Behind, Lesson};
 use super::{Batch, Cpu, EMBED_PIECE, LOGITS_PIECE, Outcome, Rule};
@@ -57,6 +58,14 @@ impl Cpu {
         let ctx = |scratch: Buf| Ctx { pool, isa, precision: self.machine.precision, scratch: w(scratch) };
         // At the ends of a model, where pieces of rows are not multiples of a tile, adapters are multiplied in f32.
         let thin = |scratch| Ctx { pool, isa, precision: Precision::F32, scratch };
+        // A gradient that is added to from here on.
+        let begun = |grad: Grad| {
+            let (grad, add) = self.gradient(grad, &w, true);
+            if !add {
+                grad.fill(0.0);
+            }
+            grad
+        };
         let width = |buf: Buf| program.buffers[buf.0].cols.unwrap_or(1);
         let perturbs = program.mode == Mode::Perturb;
         let moves_model = perturbs && self.is_whole();
@@ -288,18 +297,14 @@ impl Cpu {
             Instr::Copy { from, to } => w(to).copy_from_slice(r(from)),
             Instr::CrossEntropy { weight, bias, lora, skip, rows, x, gx, lse, grads, work } => {
                 let lora = lora.map(|lora| HeadAdapter { a: factor(lora.a), b: matrix(lora.b), scale: lora.scale });
-                let grads = grads.map(|grads| {
-                    grads.map(|grad| {
-                        let (grad, add) = self.gradient(grad, &w, true);
-                        if !add {
-                            grad.fill(0.0);
-                        }
-                        grad
-                    })
-                });
+                let grads = grads.map(|grads| grads.map(begun));
                 let moved = moves_model.then_some(bias);
                 let head = Head { weight, bias: bias.map(vector), lora, skip, rows, stream: program.stream, moved };
                 *outcome = self.cross_entropy(head, r(x), gx.map(w), lse.map(w), grads, w(work), batch)?;
+            }
+            Instr::Classify { head, rows, x, gx, grads, work } => {
+                let gradients = Gradients { x: gx.map(w), params: grads.map(|grads| grads.map(begun)) };
+                *outcome = self.classify(head, (rows, perturbs), r(x), gradients, w(work), batch)?;
             }
             Instr::Logits { weight, bias, lora, x, out, scratch } => {
                 let (matrix, bias, stream) = (self.weights.matrix(weight), bias.map(vector), program.stream);

@@ -93,7 +93,7 @@ impl Cpu {
     pub fn quicken(&mut self, graph: &Graph, times: f32) {
         let first = |id: usize| match self.of[id] {
             Of::Module(module) => graph.modules[module].a == ParamId(id),
-            Of::Shared | Of::Matrix(_) | Of::Vector(_) => true,
+            Of::Shared | Of::Saved(_) | Of::Matrix(_) | Of::Vector(_) => true,
         };
         self.quicker = (0..self.ranks.len()).map(|id| if first(id) { 1.0 } else { times }).collect();
     }
@@ -182,8 +182,7 @@ impl Cpu {
             _ => self.layout.states.get(kept).map_or(&mut [][..], |span| unsafe { self.arena.write(span.range()) }),
         };
         let rule = self.rule_in_turn(param, rule).quicker(self.quicker[param.0]);
-        // Of a model itself, matrices alone are decayed.
-        let rule = if matches!(self.of[param.0], Of::Vector(_)) { rule.without_decay() } else { rule };
+        let rule = if self.of[param.0].decays() { rule } else { rule.without_decay() };
         match rule {
             Rule::Sgd(rule) => update::sgd(isa, &self.pool, rule, matrix, grad),
             // A vector has no smaller side to project, and nothing to compress.

@@ -92,7 +92,7 @@ impl Cpu {
                     updated |= instr.updates() && !self.is_measuring();
                     // A loss that is no number is not below either.
                     let fine = outcome.loss / (outcome.targets.max(1) as f64) < self.loss_limit;
-                    if trains && matches!(instr, Instr::CrossEntropy { .. }) && !fine {
+                    if trains && instr.loss().is_some() && !fine {
                         return Ok(outcome);
                     }
                 }

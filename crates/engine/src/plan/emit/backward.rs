@@ -21,7 +21,7 @@ impl Emitter<'_> {
                 [lora.a, lora.b].into_iter().zip(grads).for_each(|(param, grad)| self.update(param, grad));
             }
             Op::Embed { weight, scale, added, .. } => self.learn_embedding(*weight, *scale, *added, g),
-            Op::CrossEntropy { .. } => {}
+            Op::CrossEntropy { .. } | Op::Classify(_) => {}
             Op::Norm(norm) => {
                 let x = self.at(input(0));
                 if let Some(gx) = self.target(input(0)) {

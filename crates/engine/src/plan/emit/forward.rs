@@ -3,8 +3,8 @@
 use pocketune_kernels::dora;
 
 use super::{Emitter, scratch};
-use crate::graph::{Factors, Norm, Op, ParamId, ValueId, VectorId, WeightId};
-use crate::plan::{Buf, Instr, Kind, LoraAdd};
+use crate::graph::{Classifier, Factors, Norm, Op, ParamId, ValueId, VectorId, WeightId};
+use crate::plan::{Buf, Grad, Instr, Kind, LoraAdd};
 use crate::plan::{Mode, moving};
 
 impl Emitter<'_> {
@@ -137,16 +137,17 @@ impl Emitter<'_> {
             }
             Op::Add => Instr::Add { from: self.at(input(0)), to: self.take_over(input(1), node.outputs[0]) },
             Op::CrossEntropy { weight, bias, lora, skip } => self.head(*weight, *bias, *lora, *skip, input(0)),
+            Op::Classify(head) => self.classes(*head, input(0)),
         };
-        let updates = match instr {
-            Instr::CrossEntropy { lora: Some(lora), grads: Some(grads), .. } => [lora.a, lora.b].into_iter().zip(grads),
-            _ => {
-                self.instrs.push(instr);
-                return;
+        let updates: Vec<(ParamId, Grad)> = match &instr {
+            Instr::CrossEntropy { lora: Some(lora), grads: Some(grads), .. } => {
+                [lora.a, lora.b].into_iter().zip(*grads).collect()
             }
+            Instr::Classify { head, grads: Some(grads), .. } => head.params().into_iter().zip(*grads).collect(),
+            _ => Vec::new(),
         };
         self.instrs.push(instr);
-        updates.for_each(|(param, grad)| self.update(param, grad));
+        updates.into_iter().for_each(|(param, grad)| self.update(param, grad));
     }
 
     fn norm(&mut self, norm: Norm, x: ValueId, out: ValueId) -> Instr {
@@ -207,16 +208,30 @@ impl Emitter<'_> {
         let rows = scratch::loss_rows(self.request);
         let work = scratch::loss_work(self.request, weight, lora, skip);
         let work = self.buffer("logits", None, Kind::Loss, work, None);
-        let gx = self.needs[x.0].then(|| {
-            let gx = self.value_buffer(x, Kind::Work);
-            self.set_grad(x, gx);
-            gx
-        });
+        let gx = self.loss_gradient(x);
         let grads = lora.filter(|_| self.trains()).map(|lora| [lora.a, lora.b].map(|id| self.grad(id)));
         let skip = skip && gx.is_some();
         if self.trains() && self.request.graph.trained_matrix(weight).is_some() {
             self.lse = Some(self.buffer("logsumexp", None, Kind::Loss, self.request.tokens, Some(1)));
         }
         Instr::CrossEntropy { weight, bias, lora, skip, rows, x: self.at(x), gx, lse: self.lse, grads, work }
+    }
+
+    /// The loss among a few classes, whose head is trained beside adapters.
+    fn classes(&mut self, head: Classifier, x: ValueId) -> Instr {
+        let (rows, work) = (scratch::loss_rows(self.request), scratch::classes_work(self.request, head));
+        let work = self.buffer("classes", None, Kind::Loss, work, None);
+        let gx = self.loss_gradient(x);
+        let grads = self.trains().then(|| head.params().map(|id| self.grad(id)));
+        Instr::Classify { head, rows, x: self.at(x), gx, grads, work }
+    }
+
+    /// Where the gradient of the loss's input goes, where somebody asks for it.
+    fn loss_gradient(&mut self, x: ValueId) -> Option<Buf> {
+        self.needs[x.0].then(|| {
+            let gx = self.value_buffer(x, Kind::Work);
+            self.set_grad(x, gx);
+            gx
+        })
     }
 }

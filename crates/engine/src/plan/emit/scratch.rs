@@ -6,7 +6,7 @@ use pocketune_kernels::cross_entropy::STRIP;
 use pocketune_kernels::matmul::{self, Precision, Shape};
 
 use super::Emitter;
-use crate::graph::{Factors, ParamId, WeightId};
+use crate::graph::{Classifier, Factors, ParamId, WeightId};
 use crate::plan::{Machine, Mode, Request, moving};
 
 impl Emitter<'_> {
@@ -101,6 +101,16 @@ pub(super) fn loss_work(request: Request, weight: WeightId, lora: Option<Factors
     let together = if skip { rows * (decl.cols + 1) } else { 0 };
     let moved = if moving::moves(request) { moving::strips(strip * decl.cols) + moving::strips(strip) } else { 0 };
     rows * (2 * decl.cols + strip + 6) + together + adapter + moved + product.max(thin)
+}
+
+/// The loss among a few classes: rows gathered, what the first linear makes of them and that one's gradient, logits, and the products' own, all in f32; and what
+/// of the head is moved, where it is.
+pub(super) fn classes_work(request: Request, head: Classifier) -> usize {
+    let (rows, param) = (loss_rows(request), |id: ParamId| request.graph.params[id.0]);
+    let [dense, out] = [head.dense, head.out].map(|linear| param(linear.weight));
+    let moved = if request.mode == Mode::Perturb { (dense.len() + dense.rank).max(out.len() + out.rank) } else { 0 };
+    let products = thin(request, dense.rank, dense.cols, rows).max(thin(request, out.rank, out.cols, rows));
+    rows * (3 * dense.cols + out.rank) + moved + products
 }
 
 /// All products of `n` rows with a factor of `[rank, cols]`, which at the ends of a model are in f32.

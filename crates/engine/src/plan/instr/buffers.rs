@@ -170,6 +170,12 @@ impl Instr {
                 grads.into_iter().flatten().for_each(|of| grad(see, of));
                 see(work, Write);
             }
+            Instr::Classify { x, gx, grads, work, .. } => {
+                see(x, Read);
+                gx.into_iter().for_each(|gx| see(gx, Write));
+                grads.into_iter().flatten().for_each(|of| grad(see, of));
+                see(work, Write);
+            }
             Instr::Logits { x, out, scratch, .. } => {
                 see(x, Read);
                 see(out, Write);

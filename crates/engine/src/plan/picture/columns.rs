@@ -1,7 +1,7 @@
 //! One step cut into columns of equal time, each with what is held there by what it is for. A column shows its highest moment whole,
 //! so that its parts add up to something that is really held at once; nothing is averaged and no peak is lost.
 
-use crate::plan::{Buffer, Instr, Kind, Plan};
+use crate::plan::{Buffer, Kind, Plan};
 
 /// Most columns of a picture.
 const MOST: usize = 600;
@@ -193,7 +193,7 @@ fn starts(plan: &Plan) -> Vec<f64> {
 
 fn phases(plan: &Plan, starts: &[f64]) -> Vec<Phase> {
     let instrs = &plan.program.instrs;
-    let loss = instrs.iter().position(|instr| matches!(instr, Instr::CrossEntropy { .. })).unwrap_or(instrs.len());
+    let loss = instrs.iter().position(|instr| instr.loss().is_some()).unwrap_or(instrs.len());
     let bounds = [("forward", 0), ("loss", loss), ("backward", loss + 1), ("update", instrs.len())];
     let ends = [loss, loss + 1, instrs.len(), plan.moments.len()];
     let phase = |((name, start), end): ((&'static str, usize), usize)| {

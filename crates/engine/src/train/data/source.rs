@@ -7,7 +7,9 @@ use pocketune_text::{ChatTemplate, Cloze, Mask, Reading, Tokenizer};
 
 use crate::beside::Beside;
 use crate::error::{Error, Result};
+use crate::families::{Config, Family};
 use crate::model::Model;
+use crate::train::adapter;
 
 /// Where records come from.
 #[derive(Clone, Debug)]
@@ -76,8 +78,10 @@ pub struct DataOptions {
     pub mask: Mask,
     /// What turns conversations into text.
     pub template: TemplateChoice,
-    /// The adapter whose template comes before the model's.
+    /// The adapter whose template, and whose head of classes, comes before the model's.
     pub adapter: Option<PathBuf>,
+    /// Whether answers are classes, which a head of their own tells apart, and a fresh one where there is none.
+    pub classes: bool,
     /// Whether lines that are no records are left out.
     pub skip_bad_lines: bool,
     /// The share of records that is kept for validation.
@@ -97,6 +101,7 @@ impl DataOptions {
             mask: Mask::None,
             template: TemplateChoice::Own,
             adapter: None,
+            classes: false,
             skip_bad_lines: false,
             val_split: None,
             seed: 0,
@@ -126,7 +131,38 @@ impl DataOptions {
         self.template.find(model, self.adapter.as_deref())
     }
 
-    /// How the answers of labelled data are masked, for a model without a next token.
+    /// How many classes a head tells apart, where answers are classes: where that is asked for, or the adapter or the model has such a head.
+    ///
+    /// # Errors
+    /// When the data has other classes than the head, or none.
+    pub fn classes(&self, config: &Config) -> Result<Option<usize>> {
+        let option = |fault: String| Error::Option { option: "classification-head", value: String::new(), fault };
+        let recipe = match self.reading {
+            Reading::Task(recipe) => recipe,
+            Reading::Fields(_) if self.classes => {
+                return Err(option("classes are learnt from labelled data, as in --task sst2".into()));
+            }
+            Reading::Fields(_) => return Ok(None),
+        };
+        let brought = self.adapter.as_deref().map(|path| adapter::classes(path, &adapter::open(path)?)).transpose()?;
+        let there = brought.flatten().or(config.classes);
+        if self.classes && config.family != Family::Roberta {
+            return Err(option(format!("a model of the family {} has no such head here", config.family.model_type())));
+        }
+        if !self.classes && there.is_none() {
+            return Ok(None);
+        }
+        let classes =
+            recipe.classes().ok_or_else(|| option(format!("the answers of {} are sentences", recipe.name())))?;
+        match there.filter(|there| *there != classes) {
+            Some(there) => {
+                Err(option(format!("there is a head of {there} classes, and {} has {classes}", recipe.name())))
+            }
+            None => Ok(Some(classes)),
+        }
+    }
+
+    /// How the answers of labelled data are asked for, of a model without a next token.
     ///
     /// # Errors
     /// When the data is not labelled, or the tokenizer has no mask or no token for an answer.
@@ -135,6 +171,9 @@ impl DataOptions {
         let Reading::Task(recipe) = self.reading else { return Ok(None) };
         if !model.config.family.is_encoder() {
             return Ok(None);
+        }
+        if self.classes(&model.config)?.is_some() {
+            return Ok(Some(Cloze::of_classes(tokenizer, recipe)?));
         }
         let cloze = Cloze::new(tokenizer, recipe)?;
         for id in [cloze.mask].iter().chain(&cloze.words) {
