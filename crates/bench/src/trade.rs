@@ -1,7 +1,7 @@
 //! `pocketune-bench trade`: what memory costs in time. Steps of one model under plans that keep less and less are run in turn in one
 //! process, all with the same numbers, and their CPU time is set beside the bytes that wait for the backward pass. Every plan runs
-//! right after the one that keeps everything and is compared with that step, and the median of these ratios counts: a processor that slows down
-//! for a minute slows both. One forward pass runs along, as what a block's recomputation may cost. Nothing is spilled here, and weights stay resident: the curve
+//! between two steps of the one that keeps everything and is compared with their mean, and the median of these ratios counts: a processor that slows down
+//! for a minute slows all three. The shortest steps of all rounds are compared too, which others on the machine disturbed least. One forward pass runs along, as what a block's recomputation may cost. Nothing is spilled here, and weights stay resident: the curve
 //! is of keeping against computing again.
 
 mod drawing;
@@ -82,26 +82,33 @@ pub fn run(options: &Options) -> Result<()> {
         cpus[at].run(&plans[at].program, record.batch(), 0, Some(rule(step)))?;
         Ok(cpu_time(std::process::id())?.saturating_sub(before).as_secs_f64())
     };
-    // The time of each, and how it compares with the step of the first before it.
+    // The time of each, and how it compares with the steps of the first around it.
     let mut times = vec![(Vec::new(), Vec::new()); plans.len()];
     for round in 0..=u64::from(options.rounds) {
+        let mut before = step(0, round + 1)?;
         for (at, (seconds, ratios)) in times.iter_mut().enumerate() {
-            let first = step(0, round + 1)?;
-            let took = if at == 0 { first } else { step(at, round + 1)? };
+            let took = step(at, round + 1)?;
+            let after = if at == 0 { took } else { step(0, round + 1)? };
             // The first round brings pages in.
             if round > 0 {
                 seconds.push(took);
-                ratios.push(took / first);
+                ratios.push(if at == 0 { 1.0 } else { 2.0 * took / (before + after) });
             }
+            before = after;
         }
     }
-    let mut points: Vec<Point> =
-        plans.iter().zip(times).map(|(plan, (seconds, ratios))| point(plan, median(seconds), median(ratios))).collect();
-    let forward = points.pop().map_or(0.0, |point| point.ratio);
+    let shortest = least(&times[0].0);
+    let mut points: Vec<Point> = plans
+        .iter()
+        .zip(times)
+        .map(|(plan, (seconds, ratios))| point(plan, least(&seconds), [median(ratios), least(&seconds) / shortest]))
+        .collect();
+    let forward = points.pop().map_or([0.0; 2], |point| [point.ratio, point.least]);
     let title =
         format!("{} at {} tokens, batch 1, rank 8, 1 thread, {}", options.shape, options.seq, task.machine.isa.name());
     print(&title, eager(&config, options.seq), &points);
-    println!("\none forward pass: {:.1} % of the first row; medians of {} rounds", 100.0 * forward, options.rounds);
+    let [ratio, least] = forward.map(|part| 100.0 * part);
+    println!("\none forward pass: {ratio:.1} % of the first row, shortest {least:.1} %; {} rounds", options.rounds);
     if let Some(path) = &options.picture {
         store::write_file(path, drawing::draw(&title, eager(&config, options.seq), &points).as_bytes())?;
     }
@@ -113,11 +120,15 @@ fn median(mut numbers: Vec<f64>) -> f64 {
     numbers[numbers.len() / 2]
 }
 
-fn point(plan: &Plan, seconds: f64, ratio: f64) -> Point {
+fn least(numbers: &[f64]) -> f64 {
+    numbers.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+fn point(plan: &Plan, seconds: f64, [ratio, least]: [f64; 2]) -> Point {
     let keep = plan.policy.keep;
     let names = [PolicyName::None, PolicyName::Selective, PolicyName::Block];
     let name = names.into_iter().find(|name| keep == Keep::all(name.keeps())).map(PolicyName::word);
-    Point { kept: kept(plan), seconds, ratio, words: keep.words(plan.program.blocks()), name }
+    Point { kept: kept(plan), seconds, ratio, least, words: keep.words(plan.program.blocks()), name }
 }
 
 /// The ladder of what to keep, and at each share the fastest plan that keeps no more.
@@ -159,16 +170,17 @@ fn eager(config: &Config, seq: usize) -> usize {
 
 fn print(title: &str, eager: usize, points: &[Point]) {
     println!(
-        "{title}; eager autograd keeps {:.1} MB\n\n| kept MB | of eager | CPU s a step | against none | what is kept |\n|--:|--:|--:|--:|---|",
+        "{title}; eager autograd keeps {:.1} MB\n\n| kept MB | of eager | shortest step, CPU s | against none | shortest against shortest | what is kept |\n|--:|--:|--:|--:|--:|---|",
         eager as f64 / 1e6
     );
     for point in points {
         println!(
-            "| {:.1} | {:.1} % | {:.3} | {:+.1} % | {} |",
+            "| {:.1} | {:.1} % | {:.3} | {:+.1} % | {:+.1} % | {} |",
             point.kept as f64 / 1e6,
             100.0 * point.kept as f64 / eager as f64,
             point.seconds,
             100.0 * (point.ratio - 1.0),
+            100.0 * (point.least - 1.0),
             point.words
         );
     }

@@ -8,10 +8,12 @@ use pocketune::plan::{Canvas, ticks};
 pub struct Point {
     /// Bytes that wait for the backward pass.
     pub kept: usize,
-    /// CPU seconds of a step.
+    /// CPU seconds of its shortest step.
     pub seconds: f64,
     /// Its time against the first plan's.
     pub ratio: f64,
+    /// Its shortest time against the first plan's.
+    pub least: f64,
     /// What is kept, in words.
     pub words: String,
     /// The name of its policy, where it has one.
@@ -72,7 +74,7 @@ mod tests {
     use super::*;
 
     fn point(kept: usize, ratio: f64, name: Option<&'static str>) -> Point {
-        Point { kept, seconds: 2.0 * ratio, ratio, words: String::new(), name }
+        Point { kept, seconds: 2.0 * ratio, ratio, least: ratio, words: String::new(), name }
     }
 
     /// The number after ` name="` in a line.
