@@ -12,6 +12,10 @@ use memmap2::Mmap;
 
 use crate::error::{Error, Result};
 
+/// How far beyond what is released pages go with it: recent kernels map whole stretches of the page cache around one that is touched, up to a large page.
+#[cfg(unix)]
+const AROUND: usize = 2 << 20;
+
 /// A file's bytes, shared between clones.
 #[derive(Clone, Debug)]
 pub struct Mapped {
@@ -83,10 +87,13 @@ impl Mapped {
         }
     }
 
-    /// Takes `len` bytes from `offset` out of this process's memory; touching them loads them again, with the same content.
+    /// Takes `len` bytes from `offset`, and what the system may have mapped around them, out of this process's memory; touching them loads them again, with
+    /// the same content.
     pub fn release(&self, offset: usize, len: usize) {
         #[cfg(unix)]
         if let (Bytes::Map(map), true) = (&self.bytes, self.contains(offset, len)) {
+            let (start, end) = (offset.saturating_sub(AROUND), (offset + len + AROUND).min(map.len()));
+            let (offset, len) = (start, end - start);
             // SAFETY: the mapping is shared, read-only and backed by a file, so that dropped pages are read from the
             // file again: no slice that is handed out changes its content.
             let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, len) };
@@ -174,4 +181,32 @@ fn open_without_blocking(path: &Path) -> std::io::Result<File> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
     options.open(path)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// KiB of `file` that are in this process's memory.
+    fn held(file: &Path) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let of_file = maps.split_once(file.to_str().unwrap()).expect("it is mapped").1;
+        let rss = of_file.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        rss.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    #[test]
+    fn what_the_system_maps_around_a_byte_goes_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![1; 64 << 20]).unwrap();
+        let file = Mapped::open(&path).unwrap();
+        let touched: usize = file.bytes().iter().step_by(1 << 20).map(|&byte| usize::from(byte)).sum();
+        assert!(touched == 64 && held(&path) >= 64 * 4, "{} KiB", held(&path));
+        for at in (0..64 << 20).step_by(3 << 20) {
+            assert_eq!(file.bytes()[at], 1);
+            file.release(at, 1);
+        }
+        assert_eq!(held(&path), 0);
+    }
 }

@@ -99,11 +99,10 @@ impl ModelFiles {
         self.files[part.file].read_ahead(bytes.start, bytes.len());
     }
 
-    /// Lets the pages of elements `of` of a part of `whole` go, with `margin` bytes around them: the system maps around a page that is touched.
-    pub fn release(&self, part: &Part, of: Range<usize>, whole: usize, margin: usize) {
-        let (file, bytes) = (&self.files[part.file], part.range(of, whole));
-        let (start, end) = (bytes.start.saturating_sub(margin), bytes.end + margin);
-        file.release(start, end.min(file.bytes().len()) - start);
+    /// Lets the pages of elements `of` of a part of `whole` go, and those around them.
+    pub fn release(&self, part: &Part, of: Range<usize>, whole: usize) {
+        let bytes = part.range(of, whole);
+        self.files[part.file].release(bytes.start, bytes.len());
     }
 
     /// The bytes of a listed tensor.

@@ -16,9 +16,6 @@ use crate::graph::{Graph, VectorId, WeightId};
 /// Bytes that the system maps around a page that is touched.
 pub const FAULT_AROUND: usize = 64 << 10;
 
-/// How far beyond a part pages are released: recent kernels map whole stretches of the page cache, up to a large page.
-const RELEASE_MARGIN: usize = 2 << 20;
-
 /// A model's files with the places of what a graph needs from them.
 pub struct Weights {
     files: ModelFiles,
@@ -197,7 +194,7 @@ impl Weights {
 
     /// With what the system mapped around it.
     fn release_part(&self, place: &Place, rows: Range<usize>) {
-        place.data.each_part(|part| self.files.release(part, rows.clone(), place.rows, RELEASE_MARGIN));
+        place.data.each_part(|part| self.files.release(part, rows.clone(), place.rows));
     }
 
     /// Reads a vector into `out`, adding `plus` to every element.

@@ -8,9 +8,6 @@ use pocketune_kernels::dequant::{Source, dequantize};
 use crate::error::Result;
 use crate::graph::{hugging_face_row, llama_row};
 
-/// How far beyond what was read pages are released: the system maps around a page that is touched.
-const MARGIN: usize = 2 << 20;
-
 /// What rows are read from.
 enum From<'a> {
     Blocks(Tensor<'a>),
@@ -154,7 +151,7 @@ impl<'a> Rows<'a> {
 
     /// Lets the pages of rows go that lie around `first..first + count`.
     pub fn release(&self, first: usize, count: usize) {
-        let release = |part: &Part| self.files.release(part, first..first + count, self.rows, MARGIN);
+        let release = |part: &Part| self.files.release(part, first..first + count, self.rows);
         match &self.from {
             From::Blocks(tensor) => {
                 release(&Part { file: tensor.file, offset: tensor.offset, bytes: tensor.data.len() });
