@@ -9,9 +9,9 @@ mod weights;
 
 pub use arena::Arena;
 pub use cpu::{
-    Aim, Alone, Batch, Cpu, EMBED_PIECE, Group, LOGITS_PIECE, Law, MOST_DIRECTIONS, Measure, NO_LABEL, Noise, Outcome,
-    Rule, Sides, Still,
+    Aim, Alone, Batch, Cpu, Group, LOGITS_PIECE, Law, MOST_DIRECTIONS, Measure, NO_LABEL, Noise, Outcome, Rule, Sides,
+    Still,
 };
 pub use disk::STACK_BYTES as DISK_STACK_BYTES;
 pub use rates::{measure_disk, measure_rates, touch_kernels};
-pub use weights::{FAULT_AROUND, Stored, Weights};
+pub use weights::{Stored, Weights};

@@ -20,7 +20,7 @@ pub(crate) use flops::{ATTENTION, ATTENTION_BACKWARD};
 pub use instr::{Access, By, Embedded, Grad, HeadBehind, Instr, LoraAdd, LoraUp};
 pub use layout::{Layout, Span, States};
 pub use learning::Learning;
-pub(crate) use memory::STRETCH;
+pub(crate) use memory::LARGE;
 pub use memory::{MemoryPlan, Surroundings};
 pub(crate) use moving::{strip_rows, strips};
 pub use picture::{Canvas, Sample, picture, ticks};

@@ -46,6 +46,10 @@ impl Mapped {
         // the user's model files are taken to stay as they are while the program runs, and every value read is checked
         // where it is used.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        // Of a large page that is mapped as one, no part can be let go: the rest would come back with the next byte that is touched. A system that can't be
+        // asked has none.
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(memmap2::Advice::NoHugePage);
         Ok(Self { path: path.into(), bytes: Bytes::Map(Arc::new(map)) })
     }
 
@@ -92,11 +96,32 @@ impl Mapped {
     pub fn release(&self, offset: usize, len: usize) {
         #[cfg(unix)]
         if let (Bytes::Map(map), true) = (&self.bytes, self.contains(offset, len)) {
-            let (start, end) = (offset.saturating_sub(AROUND), (offset + len + AROUND).min(map.len()));
-            let (offset, len) = (start, end - start);
+            self.forget(offset.saturating_sub(AROUND), (offset + len + AROUND).min(map.len()));
+        }
+    }
+
+    /// Maps the two ends of `len` bytes from `offset` before anything between them, and lets go what the system mapped beyond: so that no more than
+    /// that part stays mapped when it is read.
+    pub fn enter(&self, offset: usize, len: usize) {
+        #[cfg(unix)]
+        if let (Bytes::Map(map), true) = (&self.bytes, len > 0 && self.contains(offset, len)) {
+            // SAFETY: asks for a number.
+            let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+            let (start, end) = (offset / page * page, (offset + len).next_multiple_of(page));
+            std::hint::black_box(map[offset + len - 1]);
+            self.forget(end, (end + AROUND).min(map.len()));
+            std::hint::black_box(map[offset]);
+            self.forget(start.saturating_sub(AROUND), start);
+        }
+    }
+
+    /// Takes whole pages out of this process's memory.
+    #[cfg(unix)]
+    fn forget(&self, start: usize, end: usize) {
+        if let (Bytes::Map(map), true) = (&self.bytes, start < end) {
             // SAFETY: the mapping is shared, read-only and backed by a file, so that dropped pages are read from the
             // file again: no slice that is handed out changes its content.
-            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, len) };
+            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
         }
     }
 
@@ -193,6 +218,25 @@ mod tests {
         let of_file = maps.split_once(file.to_str().unwrap()).expect("it is mapped").1;
         let rss = of_file.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
         rss.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    #[test]
+    fn what_is_entered_at_its_ends_is_all_that_is_mapped_when_it_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![1; 64 << 20]).unwrap();
+        let file = Mapped::open(&path).unwrap();
+        for (offset, len) in
+            [(0, 1), (5, 300), ((3 << 20) + 5, 4 << 20), ((11 << 20) - 7, 14), ((60 << 20) + 1, (4 << 20) - 1)]
+        {
+            file.enter(offset, len);
+            let read: usize = file.bytes()[offset..offset + len].iter().map(|&byte| usize::from(byte)).sum();
+            assert_eq!(read, len);
+            let pages = ((offset + len).next_multiple_of(4096) - offset / 4096 * 4096) / 1024;
+            assert!((1..=pages).contains(&held(&path)), "{offset} {len}: {} KiB of {pages}", held(&path));
+            file.release(offset, len);
+            assert_eq!(held(&path), 0);
+        }
     }
 
     #[test]

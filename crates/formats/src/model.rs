@@ -99,6 +99,12 @@ impl ModelFiles {
         self.files[part.file].read_ahead(bytes.start, bytes.len());
     }
 
+    /// Maps the ends of elements `of` of a part of `whole`, and nothing beyond them.
+    pub fn enter(&self, part: &Part, of: Range<usize>, whole: usize) {
+        let bytes = part.range(of, whole);
+        self.files[part.file].enter(bytes.start, bytes.len());
+    }
+
     /// Lets the pages of elements `of` of a part of `whole` go, and those around them.
     pub fn release(&self, part: &Part, of: Range<usize>, whole: usize) {
         let bytes = part.range(of, whole);

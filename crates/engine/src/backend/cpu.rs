@@ -40,9 +40,6 @@ pub use perturbed::{Aim, Law, MOST_DIRECTIONS, Sides, Still};
 use turns::Turn;
 pub use updates::Rule;
 
-/// Rows of the embedding that are looked up before its pages are released again, when weights are streamed.
-pub const EMBED_PIECE: usize = 8;
-
 /// Rows of the head that logits are made with before their pages are released, when weights are streamed.
 pub const LOGITS_PIECE: usize = 4096;
 

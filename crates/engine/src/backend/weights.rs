@@ -13,9 +13,6 @@ use crate::error::{Error, Result};
 use crate::families::{Config, Family, gguf_name};
 use crate::graph::{Graph, VectorId, WeightId};
 
-/// Bytes that the system maps around a page that is touched.
-pub const FAULT_AROUND: usize = 64 << 10;
-
 /// A model's files with the places of what a graph needs from them.
 pub struct Weights {
     files: ModelFiles,
@@ -180,6 +177,12 @@ impl Weights {
     pub fn read_ahead(&self, id: WeightId, rows: Range<usize>) {
         let place = &self.matrices[id.0];
         place.data.each_part(|part| self.files.read_ahead(part, rows.start..rows.end.min(place.rows), place.rows));
+    }
+
+    /// Maps the ends of some rows that are read next, and nothing beyond them.
+    pub fn enter(&self, id: WeightId, rows: Range<usize>) {
+        let place = &self.matrices[id.0];
+        place.data.each_part(|part| self.files.enter(part, rows.start..rows.end.min(place.rows), place.rows));
     }
 
     /// Lets the pages of a matrix go; the next read brings them back.

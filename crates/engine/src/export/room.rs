@@ -9,7 +9,7 @@ use super::stream::STRIP;
 use crate::error::{Error, Result};
 use crate::memory::Peak;
 use crate::model::Model;
-use crate::plan::{STRETCH, Surroundings};
+use crate::plan::{LARGE, Surroundings};
 use crate::train::{Budget, surroundings};
 
 /// The threads to write `model` with, perhaps with `changes`.
@@ -26,7 +26,8 @@ pub(super) fn threads(model: &Model, changes: Option<&Changes>, budget: Budget) 
     }
     // A strip as it is mapped, as floats and as it is written; with a change what is added, and what was there before and after.
     let strip = STRIP.max(widest) * if changes.is_some() { 24 } else { 12 };
-    let held = places * STRETCH + changes.map_or(0, Changes::held);
+    // Large pages at both ends of what is mapped.
+    let held = places * 2 * LARGE + changes.map_or(0, Changes::held);
     let needed = |around: Surroundings, threads: usize| {
         around.preparation.max(around.process + held + threads * strip + (threads - 1) * STACK_BYTES)
     };

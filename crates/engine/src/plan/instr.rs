@@ -409,6 +409,14 @@ impl Instr {
         }
     }
 
+    /// The frozen matrix that it reads from end to end before it is released.
+    pub const fn whole_weight(&self) -> Option<WeightId> {
+        match self {
+            Instr::Embed { .. } | Instr::CrossEntropy { .. } | Instr::LearnTable { .. } | Instr::Logits { .. } => None,
+            other => other.weight(),
+        }
+    }
+
     /// The work of the loss, where that is what it finds.
     pub const fn loss(&self) -> Option<Buf> {
         match self {

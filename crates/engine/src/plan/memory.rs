@@ -4,7 +4,7 @@ use pocketune_kernels::cross_entropy::STRIP;
 use pocketune_kernels::pool::STACK_BYTES;
 
 use super::{Instr, Layout, Program, Span};
-use crate::backend::{DISK_STACK_BYTES, EMBED_PIECE, FAULT_AROUND, LOGITS_PIECE, Stored};
+use crate::backend::{DISK_STACK_BYTES, LOGITS_PIECE, Stored};
 use crate::graph::{Graph, WeightId};
 
 /// The bytes of a run by what they are for.
@@ -95,8 +95,11 @@ impl MemoryPlan {
     }
 }
 
-/// What is mapped beyond a streamed part, on both sides together, in each place of its file.
-pub(crate) const STRETCH: usize = 5 << 19;
+/// A large page of the page cache: recent kernels map all of it where a byte of it is touched. How a file was written decides how large its pages are.
+pub(crate) const LARGE: usize = 2 << 20;
+
+/// What may be mapped beyond the ends of a streamed part, in each place of its file: parts of a page, and what the system maps around a page of the usual size.
+const EDGES: usize = 256 << 10;
 
 /// Bytes of a weight's rows.
 pub(super) fn weight_bytes(graph: &Graph, stored: &[Stored], id: WeightId, rows: usize) -> usize {
@@ -119,17 +122,18 @@ pub(super) fn mapped(graph: &Graph, stored: &[Stored], program: &Program, instr:
         return (0..graph.weights.len()).map(|id| whole(WeightId(id))).sum();
     }
     let part = instr.map_or(0, |instr| match instr {
-        Instr::CrossEntropy { weight, .. } | Instr::LearnTable { weight, .. } => {
-            weight_bytes(graph, stored, *weight, STRIP)
-        }
+        Instr::CrossEntropy { weight, .. } => weight_bytes(graph, stored, *weight, STRIP),
+        // Read and written strip by strip, with large pages at both ends.
+        Instr::LearnTable { weight, .. } => weight_bytes(graph, stored, *weight, STRIP) + 2 * LARGE,
         Instr::Logits { weight, .. } => weight_bytes(graph, stored, *weight, LOGITS_PIECE),
         Instr::Embed { weight, added, .. } => {
             let tables = added.iter().flat_map(|added| [Some(added.positions), added.types]).flatten();
-            let around = |table: WeightId| stored[table.0].places * EMBED_PIECE * FAULT_AROUND;
-            tables.chain([*weight]).map(|table| whole(table).min(around(table))).sum()
+            let row = |table: WeightId| weight_bytes(graph, stored, table, 1) + stored[table.0].places * EDGES;
+            weight_bytes(graph, stored, *weight, 1) + tables.map(row).sum::<usize>()
         }
         other => other.weight().map_or(0, whole),
     });
     let places = instr.and_then(Instr::weight).map_or(1, |weight| stored[weight.0].places);
-    part + places * STRETCH
+    // The ends of a part are mapped first, one after the other, and what lies beyond is let go (`Weights::enter`).
+    part.max(part.min(LARGE) + LARGE) + places * EDGES
 }

@@ -3,7 +3,7 @@
 
 use super::emit;
 use super::flops::head_products;
-use super::memory::{MemoryPlan, STRETCH, Surroundings, weight_bytes};
+use super::memory::{LARGE, MemoryPlan, Surroundings, weight_bytes};
 use super::place::{self, Peaks};
 use super::policy::{Keep, Policy, PolicyName, Roles, Spill};
 use super::time::{Moment, Rates, Time, loss_seconds, moments, predict};
@@ -211,7 +211,7 @@ impl<'a> Setting<'a> {
         let (spill, every) = if self.may_spill { (Spill::Tight, 1) } else { (Spill::No, root) };
         // What is mapped around a part that is read can be more than all weights.
         let weights = (0..self.graph.weights.len()).map(WeightId);
-        let stream = weights.map(|id| weight_bytes(self.graph, self.stored, id, usize::MAX)).sum::<usize>() > STRETCH;
+        let stream = weights.map(|id| weight_bytes(self.graph, self.stored, id, usize::MAX)).sum::<usize>() > LARGE;
         self.plan(Policy { keep, spill, every: [every, 1], at_once, rows, loss_rows, stream, page_optimizer })
     }
 

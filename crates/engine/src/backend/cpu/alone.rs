@@ -77,6 +77,9 @@ impl Cpu {
             }
             2.0 * (n * rows * cols) as f64 / best.max(1e-9)
         };
+        if program.stream {
+            self.weights.enter(weight, 0..rows);
+        }
         let forward = rate(&mut || nt(&mut ctx, matrix, narrow, n, wide, Start::Zero, None));
         let backward = rate(&mut || nn(&mut ctx, matrix, wide, n, narrow, Start::Zero, None));
         if program.stream {

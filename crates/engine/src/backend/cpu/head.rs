@@ -157,6 +157,9 @@ impl Cpu {
             let mut first = true;
             for strip in strips(vocab).filter(|strip| batch.choices.is_empty() || chosen(strip)) {
                 self.unless_stopping()?;
+                if head.stream {
+                    self.weights.enter(head.weight, strip.clone());
+                }
                 if head.stream && strip.end < vocab {
                     self.weights.read_ahead(head.weight, strip.end..strip.end + STRIP);
                 }
@@ -299,6 +302,9 @@ impl Cpu {
         let (rank, c) = (lora.a.rows, lora.a.cols);
         for strip in strips(self.weights.matrix(head.weight).rows) {
             self.unless_stopping()?;
+            if head.stream {
+                self.weights.enter(head.weight, strip.clone());
+            }
             let logits = &mut logits[..count * strip.len()];
             self.logits_of(head, piece, &strip, low, logits, scratch);
             cross_entropy::gradient(isa, pool, logits, strip.start, piece.labels, state, scale);

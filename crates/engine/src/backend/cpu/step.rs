@@ -11,7 +11,7 @@ use pocketune_kernels::{
 use super::classify::Gradients;
 use super::head::{Head, HeadAdapter};
 use super::learn::{self, Behind, Lesson};
-use super::{Batch, Cpu, EMBED_PIECE, LOGITS_PIECE, Outcome, Rule};
+use super::{Batch, Cpu, LOGITS_PIECE, Outcome, Rule};
 use crate::error::{Error, Result};
 use crate::graph::{Added, Norm, ParamId, RopeId, VectorId};
 use crate::plan::{Buf, Embedded, Grad, HeadBehind, Instr, LoraAdd, LoraUp, Mode, Program, Span};
@@ -70,17 +70,26 @@ impl Cpu {
         let perturbs = program.mode == Mode::Perturb;
         let moves_model = perturbs && self.is_whole();
         let one_row = n == 1 && matches!(program.mode, Mode::Generate { .. });
+        if let Some(weight) = instr.whole_weight().filter(|_| program.stream) {
+            self.weights.enter(weight, 0..usize::MAX);
+        }
         match *instr {
             Instr::Embed { weight, scale, added, lora, out, scratch } => {
                 let table = self.weights.matrix(weight);
-                let release = || {
-                    self.weights.release(weight);
-                    let tables = added.iter().flat_map(|added| [Some(added.positions), added.types]);
-                    tables.flatten().for_each(|table| self.weights.release(table));
+                // What a record's row is made of. Around each, pages would be mapped that nobody reads.
+                let looked_up = |row: usize| {
+                    let added = added.iter().flat_map(move |added| {
+                        let at = added.offset + batch.positions[row] as usize;
+                        [Some((added.positions, at)), added.types.map(|types| (types, 0))]
+                    });
+                    [Some((weight, batch.ids[row] as usize))].into_iter().chain(added).flatten()
                 };
+                let release =
+                    |row: usize| looked_up(row).for_each(|(table, at)| self.weights.release_rows(table, at..at + 1));
                 for (row, (&id, out)) in batch.ids.iter().zip(w(out).chunks_exact_mut(table.cols)).enumerate() {
-                    if program.stream && row % EMBED_PIECE == EMBED_PIECE - 1 {
-                        release();
+                    if program.stream {
+                        row.checked_sub(1).into_iter().for_each(release);
+                        looked_up(row).for_each(|(table, at)| self.weights.enter(table, at..at + 1));
                     }
                     if let (true, Some(room)) = (moves_model, scratch) {
                         self.embed_moved(batch, row, (weight, scale), added, out, w(room));
@@ -99,8 +108,8 @@ impl Cpu {
                         }
                     }
                 }
-                if program.stream {
-                    release();
+                if program.stream && n > 0 {
+                    release(n - 1);
                 }
                 if let (Some(lora), Some(scratch)) = (lora, scratch) {
                     let (h, scratch) = w(scratch).split_at_mut(n * self.ranks[lora.a.0].0);
@@ -315,6 +324,9 @@ impl Cpu {
                     let start = bias.map_or(Start::Zero, |bias| Start::Bias(&bias[rows.clone()]));
                     if stream {
                         self.weights.read_ahead(weight, rows.end..rows.end + piece);
+                    }
+                    if stream {
+                        self.weights.enter(weight, rows.clone());
                     }
                     matvec(&mut ctx(scratch), matrix.part(rows.clone()), x, &mut w(out)[rows.clone()], start);
                     if stream {
