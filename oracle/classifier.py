@@ -1,15 +1,13 @@
 """A head of classes on the golden case `roberta`, as transformers' RobertaForSequenceClassification has it: pairs of sentences in three classes, and ten updates of AdamW
 and of MeZO of an adapter with the head beside it, as PEFT's `modules_to_save` keeps it.
 
-Writes crates/engine/tests/golden/classifier/: head.safetensors, a head of two classes for `learned.py`; adapter/, as PEFT saved it, with a head of three; pairs.jsonl; and expected.safetensors with `ids` and `cut`, the tokens of the
-first pair as `tokenizers` makes them, whole and cut to 24, `logits` of all pairs, and for both methods `<method>.losses` and `<method>.final.<name>`. Biases are not decayed, as
-transformers' trainer does.
+Writes crates/engine/tests/golden/classifier/: head.safetensors, a head of two classes for `learned.py`; adapter/, as PEFT saved it, with a head of three; pairs.jsonl; and
+expected.safetensors with `<method>.losses` and `<method>.final.<name>` for both methods.
 """
 
 import json
 import shutil
 
-import numpy as np
 import tokenizers
 import torch
 import transformers as tf
@@ -18,12 +16,10 @@ from safetensors.torch import load_file, save_file
 
 import cloze
 from families import GOLDEN, ROBERTA_LINEARS, save_adapter
-from methods import direction
 
 FOLDER = GOLDEN / "classifier"
 PAIRS = [("the cat sat on the mat", "a cat sat", 0), ("it rained all day", "the day was dry", 1), ("she left", "he had not left by 9", 2), ("he ran", "he moved", 0)]
 CLASSES = ["entailment", "contradiction", "neutral"]
-UPDATES, RATE, EPS = 10, {"backprop": 1e-2, "mezo": 2e-3}, 1e-2
 HEAD = [f"classifier.{linear}.{kind}" for linear in ("dense", "out_proj") for kind in ("weight", "bias")]
 
 
@@ -95,40 +91,6 @@ class Adapted:
         return {f"{method}.final.{name}": p.detach().float().contiguous().clone() for name, p, _ in self.matrices}
 
 
-def backprop(tok):
-    adapted, losses = Adapted(tok).double(), []
-    biases = lambda yes: [p for name, p, _ in adapted.matrices if name.endswith(".bias") == yes]  # noqa: E731
-    groups = [dict(params=biases(False), weight_decay=0.01), dict(params=biases(True), weight_decay=0.0)]
-    step = torch.optim.AdamW(groups, lr=RATE["backprop"])
-    for _ in range(UPDATES):
-        step.zero_grad()
-        loss = adapted.loss()
-        loss.backward()
-        losses.append(loss.item())
-        step.step()
-    return losses, adapted.final("backprop")
-
-
-def mezo(tok):
-    adapted, losses = Adapted(tok).double(), []
-    # As the engine holds them: a B transposed, a bias as one row.
-    held = lambda p, b: p.detach().T if b else torch.atleast_2d(p.detach())  # noqa: E731
-
-    def put(values):
-        for (_, p, b), value in zip(adapted.matrices, values):
-            p.data.copy_(torch.from_numpy(value.T if b else value).reshape(p.shape))
-        with torch.no_grad():
-            return adapted.loss().item()
-
-    for update in range(1, UPDATES + 1):
-        theta = [held(p, b).numpy().copy() for _, p, b in adapted.matrices]
-        z = [direction("mezo", at, 0, update, t) for at, t in enumerate(theta)]
-        ahead, back = put([t + EPS * z for t, z in zip(theta, z)]), put([t - EPS * z for t, z in zip(theta, z)])
-        losses.append((ahead + back) / 2)
-        put([t - RATE["mezo"] * (ahead - back) / (2 * EPS) * z for t, z in zip(theta, z)])
-    return losses, adapted.final("mezo")
-
-
 def main():
     torch.set_num_threads(1)
     tf.utils.logging.set_verbosity_error()
@@ -142,16 +104,8 @@ def main():
     first = Adapted(tok)
     save_adapter(first.model, FOLDER / "adapter")
     with torch.no_grad():
-        out = {"ids": torch.tensor(first.encoded[0]), "logits": logits(first.double().model, first.encoded).float()}
-    tok.enable_truncation(24, strategy="longest_first")
-    out["cut"] = torch.tensor(tok.encode(*PAIRS[0][:2]).ids)
-    assert out["logits"].std() > 0.05, "the head has to tell records apart"
-    for method, run in [("backprop", backprop), ("mezo", mezo)]:
-        tok.no_truncation()
-        losses, final = run(tok)
-        print(f"{method}: {losses[0]:.5f} -> {losses[-1]:.5f}")
-        assert np.isfinite(losses).all() and losses[-1] != losses[0]
-        out |= {f"{method}.losses": torch.tensor(losses)} | final
+        assert logits(first.double().model, first.encoded).std() > 0.05, "the head has to tell records apart"
+    out = cloze.updates(lambda: Adapted(tok).double())
     save_file(out, FOLDER / "expected.safetensors")
     for path in FOLDER.rglob("*.safetensors"):
         path.chmod(0o644)

@@ -51,6 +51,7 @@ fn steps_with_gradients() {
         ("roberta", Rule::AdamW(adamw)),
         ("qwen2_dora", Rule::AdamW(adamw)),
         ("gemma3_text_ends", Rule::AdamW(adamw)),
+        ("roberta_classes", Rule::AdamW(adamw)),
     ] {
         for mode in [Mode::TrainAndUpdate, Mode::Accumulate, Mode::Evaluate] {
             for policy in [PolicyName::None, PolicyName::Block, PolicyName::Selective] {
@@ -120,13 +121,14 @@ fn steps_of_blocks_in_turns() {
 }
 
 fn steps_along_directions() {
-    for (law, still, whole) in [
-        (Law::Normal, Still::Large(0.75), false),
-        (Law::Signs, Still::Blocks(0.75), false),
-        (Law::LowRank(2), Still::Nothing, false),
-        (Law::Normal, Still::Large(0.75), true),
+    for (name, law, still, whole) in [
+        ("qwen2.gguf", Law::Normal, Still::Large(0.75), false),
+        ("qwen2.gguf", Law::Signs, Still::Blocks(0.75), false),
+        ("qwen2.gguf", Law::LowRank(2), Still::Nothing, false),
+        ("qwen2.gguf", Law::Normal, Still::Large(0.75), true),
+        ("roberta_classes", Law::Normal, Still::Nothing, false),
     ] {
-        let mut golden = Golden::open("qwen2.gguf");
+        let mut golden = Golden::open(name);
         (golden.groups, golden.whole) = (3, whole);
         let mut case = golden.case(true, Mode::Perturb, PolicyName::Block, 2);
         let batch = case.batch();

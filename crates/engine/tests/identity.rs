@@ -15,7 +15,7 @@ fn bits(named: Vec<(String, Vec<f32>)>) -> Vec<(String, Vec<u32>)> {
     named.into_iter().map(|(name, values)| (name, values.iter().map(|x| x.to_bits()).collect())).collect()
 }
 
-const CASES: [&str; 10] = [
+const CASES: [&str; 11] = [
     "llama.gguf",
     "mistral",
     "qwen3",
@@ -26,6 +26,7 @@ const CASES: [&str; 10] = [
     "llama_ends",
     "gemma3_text_ends",
     "llama_vera.gguf",
+    "roberta_classes",
 ];
 
 /// The case; every second plain one drops a share of its adapters' inputs, two leave first factors as they are, and some have other
@@ -190,7 +191,7 @@ fn the_arena_is_hardly_larger_than_what_is_alive_at_the_peak() {
 #[test]
 fn gradients_that_pass_blocks_by_do_not_depend_on_policy_pieces_or_when_they_are_applied() {
     let rule = |step| Rule::AdamW(AdamW { lr: 1e-2, weight_decay: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, step });
-    for name in ["llama.gguf", "gemma3_text", "opt", "roberta", "llama_ends", "qwen2_dora"] {
+    for name in ["llama.gguf", "gemma3_text", "opt", "roberta", "llama_ends", "qwen2_dora", "roberta_classes"] {
         let run = |mode, policy| {
             let mut case = Golden::open(name).case_on(Isa::detect().unwrap(), true, mode, policy, 2);
             for step in 1..=3 {

@@ -220,12 +220,18 @@ mod tests {
         rss.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    #[test]
-    fn what_is_entered_at_its_ends_is_all_that_is_mapped_when_it_is_read() {
+    /// A file of 64 MiB, mapped.
+    fn ones() -> (tempfile::TempDir, PathBuf, Mapped) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, vec![1; 64 << 20]).unwrap();
         let file = Mapped::open(&path).unwrap();
+        (folder, path, file)
+    }
+
+    #[test]
+    fn what_is_entered_at_its_ends_is_all_that_is_mapped_when_it_is_read() {
+        let (_folder, path, file) = ones();
         for (offset, len) in
             [(0, 1), (5, 300), ((3 << 20) + 5, 4 << 20), ((11 << 20) - 7, 14), ((60 << 20) + 1, (4 << 20) - 1)]
         {
@@ -241,10 +247,7 @@ mod tests {
 
     #[test]
     fn what_the_system_maps_around_a_byte_goes_with_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
-        std::fs::write(&path, vec![1; 64 << 20]).unwrap();
-        let file = Mapped::open(&path).unwrap();
+        let (_folder, path, file) = ones();
         let touched: usize = file.bytes().iter().step_by(1 << 20).map(|&byte| usize::from(byte)).sum();
         assert!(touched == 64 && held(&path) >= 64 * 4, "{} KiB", held(&path));
         for at in (0..64 << 20).step_by(3 << 20) {

@@ -65,7 +65,8 @@ impl Cloze {
         longest: usize,
     ) -> (Vec<u32>, usize, usize) {
         if self.classes {
-            return self.of_texts(tokenizer, question, number, longest);
+            let (ids, whole) = of_texts(tokenizer, &question.texts, self.words[number], longest);
+            return (ids, 0, whole);
         }
         let (mut prompt, mut end) = (Vec::new(), vec![self.words[number]]);
         tokenizer.encode(&question.prompt, false, &mut prompt);
@@ -77,37 +78,31 @@ impl Cloze {
         let place = before.len() + prompt.len();
         ([before, &prompt, &end].concat(), place, whole)
     }
+}
 
-    /// `<s> text </s>`, or `<s> text </s></s> other </s>`, with the class in the place of the first token.
-    fn of_texts(
-        &self,
-        tokenizer: &Tokenizer,
-        question: &Question,
-        number: usize,
-        longest: usize,
-    ) -> (Vec<u32>, usize, usize) {
-        let mut texts: Vec<Vec<u32>> = Vec::new();
-        for text in &question.texts {
-            let mut ids = Vec::new();
-            tokenizer.encode(text, false, &mut ids);
-            texts.push(ids);
-        }
-        let (before, after) = (tokenizer.before_text(), tokenizer.after_text());
-        let around = before.len() + after.len() * (2 * texts.len()).saturating_sub(1);
-        let whole = around + texts.iter().map(Vec::len).sum::<usize>();
-        let room = longest.saturating_sub(around);
-        match &mut texts[..] {
-            [one, other] => cut(one, other, room),
-            texts => texts.iter_mut().for_each(|ids| ids.truncate(room)),
-        }
-        let mut ids = before.to_vec();
-        ids[0] = self.words[number];
-        for (at, text) in texts.iter().enumerate() {
-            let between = if at > 0 { after } else { &[] };
-            ids.extend(between.iter().chain(text).chain(after));
-        }
-        (ids, 0, whole)
+/// `<s> text </s>`, or `<s> text </s></s> other </s>`, with another token in the place of the first, and the length before it was cut to `longest`.
+fn of_texts(tokenizer: &Tokenizer, texts: &[String], first: u32, longest: usize) -> (Vec<u32>, usize) {
+    let encoded = |text: &String| {
+        let mut ids = Vec::new();
+        tokenizer.encode(text, false, &mut ids);
+        ids
+    };
+    let mut texts: Vec<Vec<u32>> = texts.iter().map(encoded).collect();
+    let (before, after) = (tokenizer.before_text(), tokenizer.after_text());
+    let around = before.len() + after.len() * (2 * texts.len()).saturating_sub(1);
+    let whole = around + texts.iter().map(Vec::len).sum::<usize>();
+    let room = longest.saturating_sub(around);
+    match &mut texts[..] {
+        [one, other] => cut(one, other, room),
+        texts => texts.iter_mut().for_each(|ids| ids.truncate(room)),
     }
+    let mut ids = before.to_vec();
+    ids[0] = first;
+    for (at, text) in texts.iter().enumerate() {
+        let between = if at > 0 { after } else { &[] };
+        ids.extend(between.iter().chain(text).chain(after));
+    }
+    (ids, whole)
 }
 
 /// Leaves `room` tokens of two texts: the longer loses what is above half of it first, and has one more where that is odd; the second, of equals.

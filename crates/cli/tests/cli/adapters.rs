@@ -6,6 +6,8 @@ use std::path::Path;
 use safetensors::SafeTensors;
 use serde_json::Value;
 
+use crate::reports::losses;
+
 pub type Tensors = BTreeMap<String, Vec<f32>>;
 
 pub const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
@@ -40,6 +42,17 @@ pub fn read(path: &Path) -> Tensors {
 pub fn under(all: &Tensors, prefix: &str) -> Tensors {
     let rest = |(name, values): (&String, &Vec<f32>)| Some((name.strip_prefix(prefix)?.to_string(), values.clone()));
     all.iter().filter_map(rest).collect()
+}
+
+/// Whether ten updates by a method reported the losses and ended in the adapter that are expected of it, to 1e-4.
+pub fn agrees(method: &str, expected: &Tensors, stdout: &str, adapter: &Path) {
+    let losses = losses(stdout);
+    assert_eq!(losses.len(), 10, "{method}");
+    for (got, want) in losses.iter().zip(&expected[&format!("{method}.losses")]) {
+        assert!((got - f64::from(*want)).abs() < 1e-4 * got, "{method}: {got} instead of {want}");
+    }
+    let off = distance(&tensors(adapter), &under(expected, &format!("{method}.final.")));
+    assert!(off < 1e-4, "{method}: the adapter is off by {off:e}");
 }
 
 /// Largest difference of any tensor, relative to that tensor's largest expected element.

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::adapters::{self, distance, under};
+use crate::adapters::{self, agrees};
 use crate::models::Golden;
 use crate::place::Place;
-use crate::reports::losses;
 
 /// Reviews, a tokenizer and PyTorch's numbers for masked prompts.
 pub fn cloze(name: &str) -> PathBuf {
@@ -31,14 +30,7 @@ fn ten_updates_on_masked_prompts_are_pytorchs() {
         let run = run.words("--precision f32 --log-format jsonl").with("--method", method).words(rate);
         let run = run.with("--init-adapter", Golden::new("roberta").adapter()).model(encoder(&place));
         let said = run.data(cloze("reviews.tsv")).into("out").succeeds();
-        let losses = losses(&said.stdout);
-        assert_eq!(losses.len(), 10, "{method}");
-        for (got, want) in losses.iter().zip(&expected[&format!("{method}.losses")]) {
-            assert!((got - f64::from(*want)).abs() < 1e-4 * got, "{method}: {got} instead of {want}");
-        }
-        let last = under(&expected, &format!("{method}.final."));
-        let off = distance(&adapters::tensors(&place.path("out")), &last);
-        assert!(off < 1e-4, "{method}: the adapter is off by {off:e}");
+        agrees(method, &expected, &said.stdout, &place.path("out"));
     }
 }
 

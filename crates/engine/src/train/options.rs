@@ -261,7 +261,8 @@ impl TrainOptions {
         match classes.filter(|_| config.classes.is_none()) {
             None => Ok(spec),
             Some(_) => {
-                let fault = "the model has no such head, and one that is trained itself has to; --method backprop trains one beside an adapter, and                      transformers' AutoModelForSequenceClassification saves the model with one";
+                let fault = "the model has no such head, and one that is trained itself has to; --method backprop trains one beside an \
+                             adapter, and transformers' AutoModelForSequenceClassification saves the model with one";
                 Err(Error::Option { option: "classification-head", value: String::new(), fault: fault.into() })
             }
         }

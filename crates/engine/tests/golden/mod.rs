@@ -34,6 +34,8 @@ pub struct Golden {
     pub turns: Option<Turns>,
     /// How often its cases go through their records, each time as a group of its own; once without groups where 0.
     pub groups: usize,
+    /// Classes of a head that is trained beside a fresh adapter, in place of the one for tokens.
+    classes: Option<usize>,
     model: PathBuf,
     folder: PathBuf,
     expected: BTreeMap<String, (Vec<f32>, Vec<u32>)>,
@@ -49,8 +51,9 @@ fn root() -> PathBuf {
 }
 
 impl Golden {
-    /// The case `name`: a folder, or a GGUF file whose numbers are in the folder of its stem.
+    /// The case `name`: a folder, or a GGUF file whose numbers are in the folder of its stem; with `_classes` behind it, under a head that takes labels for classes.
     pub fn open(name: &str) -> Self {
+        let (name, classes) = name.strip_suffix("_classes").map_or((name, None), |name| (name, Some(96)));
         let folder = root().join(name.trim_end_matches(".gguf"));
         let bytes = std::fs::read(folder.join("expected.safetensors")).unwrap();
         let tensors = SafeTensors::deserialize(&bytes).unwrap();
@@ -73,6 +76,7 @@ impl Golden {
             whole: false,
             turns: None,
             groups: 0,
+            classes,
             model: root().join(name),
             expected: expected.collect(),
             folder,
@@ -153,7 +157,8 @@ impl Golden {
         let saved = adapter::open(&folder).unwrap();
         let spec = adapter::spec(&folder, &saved).unwrap();
         let (dropout, frozen_a, derivatives, whole) = (self.dropout, self.frozen_a, self.derivatives, self.whole);
-        let lora = LoraSpec { dropout, frozen_a, derivatives, whole, turns: self.turns, ..spec };
+        let (turns, classes) = (self.turns, self.classes);
+        let lora = LoraSpec { dropout, frozen_a, derivatives, whole, turns, classes, ..spec };
         let graph = model.config.graph(with_adapter.then_some(&lora)).unwrap();
         let weights = Weights::bind(model.files, &model.config, &graph).unwrap();
         let weights = match copy {
@@ -178,7 +183,9 @@ impl Golden {
         let kv_width = model.config.kv_heads * model.config.head_dim;
         let layout = Layout::new(&graph, states, policy.page_optimizer, tokens, mode, kv_width);
         let mut cpu = Cpu::new(machine, weights, &graph, layout, &[&program], &std::env::temp_dir()).unwrap();
-        if with_adapter && !self.whole {
+        if self.classes.is_some() {
+            adapter::initialise(&mut cpu, &graph, 1).unwrap();
+        } else if with_adapter && !self.whole {
             adapter::load(&mut cpu, &graph, &model.config, &folder, &saved).unwrap();
         }
         Case { graph, program, cpu, records, groups: self.groups }
