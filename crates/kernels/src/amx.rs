@@ -68,6 +68,22 @@ macro_rules! add_products {
     };
 }
 
+/// Work on registers and memory that is done in small parts between the steps of a sum: the tile unit is busy for most of a step, and
+/// what waits for far caches waits beside it.
+pub(crate) trait Beside {
+    /// As much as belongs beside one step.
+    ///
+    /// # Safety
+    /// The processor has AVX-512.
+    unsafe fn part(&mut self);
+}
+
+/// Nothing.
+impl Beside for () {
+    #[inline(always)]
+    unsafe fn part(&mut self) {}
+}
+
 impl Tiles {
     /// # Safety
     /// The processor has AMX, and the kernel has granted its use.
@@ -80,11 +96,12 @@ impl Tiles {
 
     /// Adds the products of two tiles `rows` (16 rows by 32 of the sum) and two tiles `cols` (16 pairs of the sum by 16 columns),
     /// `steps` of each, to a square of sums, or begins it at `zero`. Where only 16 rows or columns count, the second tile is
-    /// left out: it changes no bit of the first.
+    /// left out: it changes no bit of the first. What is `beside` touches none of it.
     ///
     /// # Safety
-    /// All tiles that the pairs, the steps and the two flags name can be read, and those of the square read and written.
+    /// The processor has AVX-512. All tiles that the pairs, the steps and the two flags name can be read, and those of the square read and written.
     #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn sum(
         &self,
@@ -95,14 +112,15 @@ impl Tiles {
         sums: Square,
         two_rows: bool,
         two_cols: bool,
+        beside: &mut impl Beside,
     ) {
         // SAFETY: the caller's promise.
         unsafe {
             match (two_rows, two_cols) {
-                (true, true) => sum::<true, true>(rows, cols, steps, zero, sums),
-                (true, false) => sum::<true, false>(rows, cols, steps, zero, sums),
-                (false, true) => sum::<false, true>(rows, cols, steps, zero, sums),
-                (false, false) => sum::<false, false>(rows, cols, steps, zero, sums),
+                (true, true) => sum::<true, true>(rows, cols, steps, zero, sums, beside),
+                (true, false) => sum::<true, false>(rows, cols, steps, zero, sums, beside),
+                (false, true) => sum::<false, true>(rows, cols, steps, zero, sums, beside),
+                (false, false) => sum::<false, false>(rows, cols, steps, zero, sums, beside),
             }
         }
     }
@@ -111,7 +129,14 @@ impl Tiles {
 /// # Safety
 /// As [`Tiles::sum`].
 #[inline(always)]
-unsafe fn sum<const ROWS: bool, const COLS: bool>(rows: Pair, cols: Pair, steps: usize, zero: bool, sums: Square) {
+unsafe fn sum<const ROWS: bool, const COLS: bool>(
+    rows: Pair,
+    cols: Pair,
+    steps: usize,
+    zero: bool,
+    sums: Square,
+    beside: &mut impl Beside,
+) {
     let (row_line, col_line, line) = (4 * rows.line, 4 * cols.line, 4 * sums.line);
     let (mut a, mut b) = (rows.at, cols.at);
     let down = 16 * sums.line;
@@ -147,6 +172,7 @@ unsafe fn sum<const ROWS: bool, const COLS: bool>(rows: Pair, cols: Pair, steps:
             if ROWS && COLS {
                 add_products!("tmm3", "tmm5", "tmm7");
             }
+            beside.part();
             a = a.wrapping_add(rows.step);
             b = b.wrapping_add(cols.step);
         }

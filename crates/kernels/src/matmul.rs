@@ -279,11 +279,31 @@ pub struct Ctx<'a> {
 /// # Panics
 /// When a slice or the scratch memory has another length than the shapes ask for.
 pub fn nt(ctx: &mut Ctx, w: Weight, x: &[f32], n: usize, y: &mut [f32], start: Start, low_rank: Option<LowRank>) {
+    nt_of(ctx, w, (x, n, false), y, start, low_rank);
+}
+
+/// [`nt`] after another one with the same `x`, the same rank and low-rank values that were made or given as here, whose scratch memory nobody
+/// has touched since: what was made of `x` there is not made again, on instruction sets that make something of it.
+///
+/// # Panics
+/// As [`nt`].
+pub fn nt_again(ctx: &mut Ctx, w: Weight, x: &[f32], n: usize, y: &mut [f32], start: Start, low_rank: Option<LowRank>) {
+    nt_of(ctx, w, (x, n, true), y, start, low_rank);
+}
+
+fn nt_of(
+    ctx: &mut Ctx,
+    w: Weight,
+    (x, n, again): (&[f32], usize, bool),
+    y: &mut [f32],
+    start: Start,
+    low_rank: Option<LowRank>,
+) {
     assert_eq!(x.len(), n * w.cols, "length of x for n = {n} and {} columns", w.cols);
     assert_eq!(y.len(), n * w.rows, "length of y for n = {n} and {} rows", w.rows);
     let left = Left { data: x, row: w.cols, k: 1 };
     let tail = low_rank.map(|low_rank| low_rank.tail(n, w.cols, w.rows));
-    Product { left, right: Right::Rows(w), m: n, n: w.rows, k: w.cols, out: y, start, tail }.run(ctx);
+    Product { left, right: Right::Rows(w), m: n, n: w.rows, k: w.cols, out: y, start, tail, again }.run(ctx);
 }
 
 /// `gx = start + g W + h factor`, with `g: [n, rows]` and `gx: [n, cols]`.
@@ -295,7 +315,7 @@ pub fn nn(ctx: &mut Ctx, w: Weight, g: &[f32], n: usize, gx: &mut [f32], start: 
     assert_eq!(gx.len(), n * w.cols, "length of gx for n = {n} and {} columns", w.cols);
     let left = Left { data: g, row: w.rows, k: 1 };
     let tail = low_rank.map(|low_rank| low_rank.tail(n, w.rows, w.cols));
-    Product { left, right: Right::Cols(w), m: n, n: w.cols, k: w.rows, out: gx, start, tail }.run(ctx);
+    Product { left, right: Right::Cols(w), m: n, n: w.cols, k: w.rows, out: gx, start, tail, again: false }.run(ctx);
 }
 
 /// `c = start + aᵀ b`, with `a: [n, p]`, `b: [n, q]` and `c: [p, q]`.
@@ -328,7 +348,8 @@ pub fn tn_part(
     assert_eq!(c.len(), part.len() * q, "length of c for {part:?} and q = {q}");
     let left = Left { data: &a[part.start.min(a.len())..], row: 1, k: p };
     let m = part.len();
-    Product { left, right: Right::Cols(Weight::f32(n, q, b)), m, n: q, k: n, out: c, start, tail: None }.run(ctx);
+    let right = Right::Cols(Weight::f32(n, q, b));
+    Product { left, right, m, n: q, k: n, out: c, start, tail: None, again: false }.run(ctx);
 }
 
 /// The shape of a product with a weight, for its scratch memory.

@@ -489,6 +489,42 @@ fn an_adapter_continues_the_sum() {
 }
 
 #[test]
+fn one_more_product_of_the_same_input_has_the_same_bits() {
+    let mut random = Random(23);
+    // One block of rows and several, one block of the sum and several; rank 0 means no adapter.
+    for (cols, n, rank) in [(96, 5, 8), (64, 70, 0), (64, 530, 16), (2080, 33, 0), (2080, 33, 4)] {
+        let x = random.floats(n * cols);
+        let weights = [(40, random.floats(40 * cols)), (136, random.floats(136 * cols))];
+        let factors = weights.each_ref().map(|(rows, _)| (random.floats(rank * rows), random.floats(rank * cols)));
+        let h = random.floats(n * rank);
+        for (isa, precision) in isas().flat_map(|isa| PRECISIONS.map(|precision| (isa, precision))) {
+            for (threads, make) in [(1, true), (3, true), (2, false)] {
+                let pool = Pool::new(threads).unwrap();
+                let shape = Shape { ty: BlockType::F32, rows: 136, cols, n, rank };
+                let mut scratch = vec![f32::NAN; matmul::nt_scratch(shape, threads, isa, precision)];
+                let mut run = |which: usize, again: bool| {
+                    let ((rows, w), (factor, by)) = (&weights[which], &factors[which]);
+                    let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
+                    let (mut y, mut into) = (vec![f32::NAN; n * rows], vec![f32::NAN; n * rank]);
+                    let low = if make { Low::Made { by, scale: 0.5, into: &mut into } } else { Low::Given(&h) };
+                    let low_rank = (rank > 0).then_some(LowRank { low, factor, rank });
+                    let product = if again { matmul::nt_again } else { matmul::nt };
+                    product(&mut ctx, Weight::f32(*rows, cols, w), &x, n, &mut y, Start::Zero, low_rank);
+                    y
+                };
+                let want = [0, 1].map(|which| run(which, false));
+                for order in [[0, 1], [1, 0]] {
+                    let got = [run(order[0], false), run(order[1], true)];
+                    for (which, got) in order.into_iter().zip(got) {
+                        assert!(same_bits(&got, &want[which]), "{} {precision:?} {cols}, {n} rows", isa.name());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn scratch_grows_with_n_only_and_stays_small() {
     let f = |n, rank, isa, precision| {
         let shape = |rows, cols| Shape { ty: BlockType::Q4_K, rows, cols, n, rank };

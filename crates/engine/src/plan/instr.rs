@@ -109,6 +109,7 @@ pub enum Instr {
         ga: Option<(Buf, Grad)>,
         scratch: Buf,
     },
+    /// Where it is one `more` of the same input as the linear before it, what that one made of the input waits in the scratch memory.
     Linear {
         weight: WeightId,
         bias: Option<VectorId>,
@@ -116,6 +117,7 @@ pub enum Instr {
         x: Buf,
         out: Buf,
         scratch: Buf,
+        more: bool,
     },
     LinearBackward {
         weight: WeightId,

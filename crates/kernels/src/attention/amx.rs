@@ -163,7 +163,7 @@ impl<'a> Amx<'a> {
                 let cols = Pair { at: right[j..].as_ptr(), line: width, second: 16, step: 16 * width };
                 let sums = Square { at: c[i * width + j..].as_mut_ptr(), line: width };
                 // SAFETY: tiles of 16 rows up to `m`, of 16 columns up to `n` and of 16 pairs for all steps, checked above.
-                unsafe { self.tiles.sum(rows, cols, steps, zero, sums, m - i > 16, n - j > 16) };
+                unsafe { self.tiles.sum(rows, cols, steps, zero, sums, m - i > 16, n - j > 16, &mut ()) };
             }
         }
     }

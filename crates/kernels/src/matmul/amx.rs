@@ -77,7 +77,7 @@ impl Sizes {
         };
         let left = m.min(row_block).next_multiple_of(SIDE) * held / 2;
         let unit = most.min(n.next_multiple_of(SIDE));
-        Self { row_block, left, down, least, most, k_block, weights: unit * padded / 2, buffer, sums: unit * SIDE }
+        Self { row_block, left, down, least, most, k_block, weights: unit * padded / 2, buffer, sums: 2 * unit * SIDE }
     }
 
     fn per_thread(&self) -> usize {
@@ -94,7 +94,8 @@ impl Sizes {
 struct Scratch<'a> {
     weights: &'a mut [f32],
     buffer: &'a mut [f32],
-    sums: &'a mut [f32],
+    /// Those that are summed now, and those before them, on their way to the output.
+    sums: [&'a mut [f32]; 2],
 }
 
 pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
@@ -109,6 +110,9 @@ pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
     let threads_scratch = Threads { parts: Rows::new(&mut rest[..per_thread * threads], per_thread), sizes: &sizes };
     let out = Out::new(product.out, n);
     let mut tail = product.tail.take();
+    // Where a left operand was packed whole, its tiles are still there.
+    let whole = k <= sizes.k_block || matches!(&tail, Some(Tail { low: Low::Made { .. }, .. }));
+    let there = product.again && m <= sizes.row_block && whole;
     if let Some(Tail { low: Low::Made { by, .. }, .. }) = &tail {
         down::fill(ctx.pool, &threads_scratch, right, (rank, k), by, down);
     }
@@ -120,7 +124,9 @@ pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
         // Where an adapter's low-rank values are made of the whole left operand first, it is packed once, for both.
         let made = match &mut tail {
             Some(Tail { low: Low::Made { scale, into, .. }, .. }) => {
-                blocks.each(|block| pack(ctx.pool, left, rows, &block, right, &mut packed[block.at..]));
+                if !there {
+                    blocks.each(|block| pack(ctx.pool, left, rows, &block, right, &mut packed[block.at..]));
+                }
                 let into = &mut into[m0 * rank..(m0 + rows) * rank];
                 down::multiply(ctx.pool, &threads_scratch, right, &blocks, packed, down, *scale, into);
                 true
@@ -136,7 +142,7 @@ pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
         });
         blocks.each(|block| {
             let packed = if made { &mut packed[block.at..] } else { &mut packed[..] };
-            if !made {
+            if !made && !there {
                 pack(ctx.pool, left, rows, &block, right, packed);
             }
             if let (Some(low), true) = (low, block.last) {
@@ -166,7 +172,8 @@ impl Threads<'_> {
         let mine = self.parts.piece(thread).0;
         let (weights, rest) = mine.split_at_mut(self.sizes.weights);
         let (sums, rest) = rest.split_at_mut(self.sizes.sums);
-        Scratch { weights, sums, buffer: &mut rest[..self.sizes.buffer] }
+        let (now, before) = sums.split_at_mut(self.sizes.sums / 2);
+        Scratch { weights, sums: [now, before], buffer: &mut rest[..self.sizes.buffer] }
     }
 }
 
@@ -264,12 +271,16 @@ impl Job<'_> {
         let tiles = unsafe { Tiles::configure() };
         let pair = 2 * TILE * steps;
         let transposed = matches!(self.right, Right::Rows(_));
+        let [mut now, mut before] = scratch.sums.each_mut().map(|sums| &mut **sums);
+        let mut done: Option<stage::Stage> = None;
         for i in rows.clone().step_by(SIDE) {
             let stage = stage::Stage { rows: m0 + i..m0 + rows.end.min(i + SIDE), cols: cols.clone(), transposed };
             // SAFETY: the product checked the instructions; this task alone touches these rows and columns.
-            unsafe { stage.begin(self.start, out, scratch.sums) };
+            unsafe { stage.begin(self.start, out, now) };
             let left = &self.left[i / SIDE * pair..][..pair];
-            let weights = scratch.weights.chunks_exact(pair).zip(scratch.sums.chunks_exact_mut(SIDE * SIDE));
+            let mut passage =
+                transposed.then(|| stage::Passage::new(&stage, done.as_ref().map(|done| (done, &*before)), out, steps));
+            let weights = scratch.weights.chunks_exact(pair).zip(now.chunks_exact_mut(SIDE * SIDE));
             for ((weights, sums), j) in weights.zip(cols.clone().step_by(SIDE)) {
                 let (m, n) = (stage.rows.len(), cols.end - j);
                 let zero = matches!(self.start, Start::Zero);
@@ -278,11 +289,27 @@ impl Job<'_> {
                 let rows = Pair { at: rows.as_ptr(), line: 16, second: steps * TILE, step: TILE };
                 let cols = Pair { at: cols.as_ptr(), line: 16, second: TILE, step: 2 * TILE };
                 let sums = Square { at: sums.as_mut_ptr(), line: SIDE };
-                // SAFETY: two runs of `steps` tiles, `steps` pairs of tiles (both slices are a `pair`), and a whole square.
-                unsafe { tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols) };
+                // SAFETY: two runs of `steps` tiles, `steps` pairs of tiles (both slices are a `pair`), and a whole square; what is
+                // written beside is of other rows.
+                unsafe {
+                    match &mut passage {
+                        Some(passage) => tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols, passage),
+                        None => tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols, &mut ()),
+                    }
+                }
             }
+            match passage {
+                // SAFETY: as above.
+                Some(passage) => unsafe { passage.finish() },
+                // SAFETY: as above.
+                None => unsafe { stage.end(out, now) },
+            }
+            done = Some(stage);
+            std::mem::swap(&mut now, &mut before);
+        }
+        if let Some(stage) = done.filter(|_| transposed) {
             // SAFETY: as above.
-            unsafe { stage.end(out, scratch.sums) };
+            unsafe { stage.end(out, before) };
         }
     }
 }

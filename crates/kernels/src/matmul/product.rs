@@ -67,6 +67,8 @@ pub(super) struct Product<'a> {
     pub out: &'a mut [f32],
     pub start: Start<'a>,
     pub tail: Option<Tail<'a>>,
+    /// Whether the scratch memory is as a product with the same left operand and rank left it.
+    pub again: bool,
 }
 
 impl Product<'_> {
@@ -110,7 +112,7 @@ impl Product<'_> {
         let (m, rank) = (self.m, factor.rank);
         let (left, right) = (Left { data: h, row: rank, k: 1 }, Right::Cols(factor.weight()));
         let out = &mut *self.out;
-        Product { left, right, m, n: self.n, k: rank, out, start: Start::Output, tail: None }.run(ctx);
+        Product { left, right, m, n: self.n, k: rank, out, start: Start::Output, tail: None, again: false }.run(ctx);
     }
 
     /// Makes low-rank values that are to be made, by a product of their own.
@@ -121,7 +123,8 @@ impl Product<'_> {
             Low::Made { by, scale, into } => {
                 let right = Right::Rows(Weight::f32(factor.rank, self.k, by));
                 let (left, m, k, out) = (self.left, self.m, self.k, &mut *into);
-                Product { left, right, m, n: factor.rank, k, out, start: Start::Zero, tail: None }.run(ctx);
+                Product { left, right, m, n: factor.rank, k, out, start: Start::Zero, tail: None, again: false }
+                    .run(ctx);
                 elementwise::scale(ctx.pool, into, scale);
                 into
             }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use pocketune_kernels::attention::Segment;
-use pocketune_kernels::matmul::{Ctx, Low, LowRank, Precision, Start, Weight, matvec, nn, nt, tn, tn_part};
+use pocketune_kernels::matmul::{Ctx, Low, LowRank, Precision, Start, Weight, matvec, nn, nt, nt_again, tn, tn_part};
 use pocketune_kernels::{
     activation, attention, dora, dropout, elementwise, embed, gated, layer_norm, levels, norm, rope, shared_norm,
 };
@@ -204,7 +204,7 @@ impl Cpu {
             Instr::Linear { weight, bias, x, out, scratch, .. } if moves_model => {
                 self.linear_by_group(batch, &window, (weight, bias), r(x), w(out), w(scratch));
             }
-            Instr::Linear { weight, bias, lora, x, out, scratch } => {
+            Instr::Linear { weight, bias, lora, x, out, scratch, more } => {
                 let first = bias.map_or(Start::Zero, |bias| Start::Bias(vector(bias)));
                 let (weight, out) = (self.weights.matrix(weight), w(out));
                 if let (true, Some(LoraAdd { b, h, .. })) = (perturbs, lora) {
@@ -227,7 +227,8 @@ impl Cpu {
                         };
                         LowRank { low, factor: matrix(b), rank: self.ranks[b.0].0 }
                     });
-                    nt(&mut ctx(scratch), weight, r(x), n, out, first, low_rank);
+                    let product = if more { nt_again } else { nt };
+                    product(&mut ctx(scratch), weight, r(x), n, out, first, low_rank);
                 }
             }
             Instr::LinearBackward { weight, g, gx, lora, scratch } => {

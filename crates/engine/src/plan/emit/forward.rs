@@ -64,8 +64,8 @@ impl Emitter<'_> {
             }
             Op::LoraDown { a, scale } => {
                 let room = if self.perturbs() { self.moved(*a) } else { self.nt_f32(*a) };
-                let scratch = self.scratch(room);
-                Instr::LoraDown { a: *a, scale: *scale, x: self.at(input(0)), h: self.define(node.outputs[0]), scratch }
+                let (x, h) = (self.at(input(0)), self.define(node.outputs[0]));
+                Instr::LoraDown { a: *a, scale: *scale, x, h, scratch: self.scratch(room) }
             }
             Op::Linear { weight, bias, lora } => {
                 let down = lora.filter(|_| !self.perturbs());
@@ -75,9 +75,14 @@ impl Emitter<'_> {
                     true => moving::linear(self.request, *weight, self.rows()),
                     false => self.nt(*weight, lora.map(|lora| lora.b)),
                 };
-                let scratch = match made {
-                    Some((_, scratch)) => self.grow(scratch, needed),
-                    None => self.scratch(needed),
+                let before = self.packed(self.at(input(0)), lora);
+                let scratch = match (before, made) {
+                    (Some(before), made) => {
+                        made.into_iter().for_each(|(_, unused)| self.forget(unused));
+                        self.grow(before, needed)
+                    }
+                    (None, Some((_, scratch))) => self.grow(scratch, needed),
+                    (None, None) => self.scratch(needed),
                 };
                 if let (Some(lora), true) = (lora, self.perturbs()) {
                     self.grow(scratch, self.moved(lora.b));
@@ -87,7 +92,8 @@ impl Emitter<'_> {
                     self.grow(scratch, self.nn_f32(lora.b));
                 }
                 let out = self.define(node.outputs[0]);
-                Instr::Linear { weight: *weight, bias: *bias, lora, x: self.at(input(0)), out, scratch }
+                let (x, more) = (self.at(input(0)), before.is_some());
+                Instr::Linear { weight: *weight, bias: *bias, lora, x, out, scratch, more }
             }
             Op::Magnitude { module, weight, bias, scale, m } => {
                 let (module, weight, scale) = (*module, *weight, *scale);
@@ -167,6 +173,31 @@ impl Emitter<'_> {
         };
         self.instrs.pop();
         Some(made)
+    }
+
+    /// The scratch memory of the linear just before, where it read `x` in the same pieces and its adapter is of the same rank and kind.
+    fn packed(&self, x: Buf, lora: Option<LoraAdd>) -> Option<Buf> {
+        let kind = |lora: Option<LoraAdd>| {
+            lora.map(|LoraAdd { b, down, .. }| (self.request.graph.params[b.0].rank, down.is_some()))
+        };
+        let (border, here) = (self.regions.last().map(|region| region.end), self.instrs.len());
+        let border = self.region.map(|(_, start)| start).or(border);
+        let alike = border.is_none_or(|border| border < here) && !self.perturbs() && !self.moves_model();
+        match self.instrs.last() {
+            Some(&Instr::Linear { x: same, lora: before, scratch, .. })
+                if alike && same == x && kind(before) == kind(lora) =>
+            {
+                Some(scratch)
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes back the newest buffer, which nothing uses.
+    fn forget(&mut self, newest: Buf) {
+        assert_eq!(newest.0 + 1, self.buffers.len(), "the newest buffer");
+        self.buffers.pop();
+        self.sharers.pop();
     }
 
     /// Makes scratch memory at least `len` long.

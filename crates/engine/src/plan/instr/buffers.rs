@@ -82,13 +82,13 @@ impl Instr {
                 }
                 see(scratch, Write);
             }
-            Instr::Linear { lora, x, out, scratch, .. } => {
+            Instr::Linear { lora, x, out, scratch, more, .. } => {
                 see(x, Read);
                 if let Some(LoraAdd { h, down, .. }) = lora {
                     see(h, if down.is_some() { Write } else { Read });
                 }
                 see(out, Write);
-                see(scratch, Write);
+                see(scratch, if more { Update } else { Write });
             }
             Instr::LinearBackward { g, gx, lora, scratch, .. } => {
                 see(g, Read);

@@ -35,7 +35,7 @@ unsafe fn part(block: &[u8], at: usize, after: usize, bits: i8) -> __m256i {
 
 impl Run for Q5K {
     #[inline(always)]
-    unsafe fn one(row: &[u8], at: usize) -> __m512i {
+    unsafe fn alone(row: &[u8], at: usize) -> __m512i {
         let (block, run): (&[u8; 176], _) = (&row.as_chunks().0[at / 8], at % 8);
         // SAFETY: the caller's promise.
         unsafe {
@@ -51,7 +51,7 @@ impl Run for Q5K {
 
 impl Run for Q6K {
     #[inline(always)]
-    unsafe fn one(row: &[u8], at: usize) -> __m512i {
+    unsafe fn alone(row: &[u8], at: usize) -> __m512i {
         let block: &[u8; 210] = &row.as_chunks().0[at / 8];
         let (side, run) = (at % 8 / 4, at % 4);
         // SAFETY: the caller's promise.

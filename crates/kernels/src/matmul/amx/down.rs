@@ -58,7 +58,7 @@ pub(super) fn multiply(
     let (rows, transposed) = (into.len() / rank, matches!(right, Right::Rows(_)));
     let out = Out::new(into, rank);
     pool.run(blocks.pairs, &|pair, thread| {
-        let sums = &mut threads.of(thread).sums[..SIDE * SIDE];
+        let sums = &mut threads.of(thread).sums[0][..SIDE * SIDE];
         // SAFETY: the product checked that this processor has AMX and that its kernel lets us use it.
         let tiles = unsafe { Tiles::configure() };
         for (unit, by) in (0..rank).step_by(SIDE).zip(by.chunks_exact(2 * TILE * whole)) {
@@ -73,11 +73,11 @@ pub(super) fn multiply(
                     if transposed {
                         let by = Pair { at: by[first * TILE..].as_ptr(), line: 16, second: whole * TILE, step: TILE };
                         let left = Pair { at: left.as_ptr(), line: 16, second: TILE, step: 2 * TILE };
-                        tiles.sum(by, left, block.main, first == 0, square, n > 16, m > 16);
+                        tiles.sum(by, left, block.main, first == 0, square, n > 16, m > 16, &mut ());
                     } else {
                         let by = Pair { at: by[first * 2 * TILE..].as_ptr(), line: 16, second: TILE, step: 2 * TILE };
                         let left = Pair { at: left.as_ptr(), line: 16, second: block.steps * TILE, step: TILE };
-                        tiles.sum(left, by, block.main, first == 0, square, m > 16, n > 16);
+                        tiles.sum(left, by, block.main, first == 0, square, m > 16, n > 16, &mut ());
                     }
                 }
             });

@@ -3,25 +3,57 @@
 
 use std::arch::x86_64::*;
 
-use super::runs::Run;
+use super::runs::{Numbers, Run, Sixteen};
 use crate::avx512::round;
 
 /// How a run of nibbles lies in its row.
 pub(super) trait Nibbles {
-    /// The sixteen values that elements of run `at` can have, and which one each of the 32 has.
+    /// The byte of a row that the four bytes begin at which hold the numbers of run `at`.
+    fn numbers_at(at: usize) -> usize;
+
+    /// The sixteen values that elements of run `at` can have, by two numbers of its block.
     ///
     /// # Safety
     /// The processor has AVX-512.
-    unsafe fn take(row: &[u8], at: usize) -> (__m512, __m256i);
+    unsafe fn values(row: &[u8], at: usize, numbers: [__m512; 2]) -> __m512;
+
+    /// Which value each element of run `at` has: the lower four bits of 32 words. What is above is anything.
+    ///
+    /// # Safety
+    /// As [`Nibbles::values`].
+    unsafe fn words(row: &[u8], at: usize) -> __m512i;
+
+    /// The same of two rows, the first one's in lower words and the second one's in upper ones: those of the first 16 elements, and those of the others.
+    ///
+    /// # Safety
+    /// As [`Nibbles::values`].
+    unsafe fn pairs(rows: [&[u8]; 2], at: usize) -> [__m512i; 2];
 }
 
 impl<N: Nibbles> Run for N {
     #[inline(always)]
-    unsafe fn one(row: &[u8], at: usize) -> __m512i {
+    unsafe fn alone(row: &[u8], at: usize) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { looked_up(N::words(row, at), N::values(row, at, halves::<N>(row, at))) }
+    }
+
+    #[inline(always)]
+    unsafe fn numbers(rows: Sixteen, at: usize) -> Numbers {
+        // SAFETY: the caller's promise; arrays of 16 floats are as large as registers.
+        unsafe {
+            let both = rows.four_bytes(N::numbers_at(at));
+            let first = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
+            let second = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(both)));
+            std::mem::transmute::<[__m512; 2], Numbers>([first, second])
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn one(row: &[u8], at: usize, numbers: &Numbers, number: usize) -> __m512i {
         // SAFETY: the caller's promise.
         unsafe {
-            let (values, q) = N::take(row, at);
-            _mm512_permutexvar_epi16(_mm512_cvtepu8_epi16(q), round(values, values))
+            let numbers = [_mm512_set1_ps(numbers[0][number]), _mm512_set1_ps(numbers[1][number])];
+            looked_up(N::words(row, at), N::values(row, at, numbers))
         }
     }
 
@@ -29,19 +61,37 @@ impl<N: Nibbles> Run for N {
     unsafe fn two(rows: [Option<&[u8]>; 2], at: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
         unsafe {
-            let take = |row: Option<&[u8]>| match row {
-                Some(row) => N::take(row, at),
-                None => (_mm512_setzero_ps(), _mm256_setzero_si256()),
+            let [Some(first), second] = rows else { return [_mm512_setzero_si512(); 2] };
+            let high = match second {
+                Some(row) => N::values(row, at, halves::<N>(row, at)),
+                None => _mm512_setzero_ps(),
             };
-            let ((low, a), (high, b)) = (take(rows[0]), take(rows[1]));
-            // The second row's values lie 16 after the first's.
-            let (table, b) = (round(low, high), _mm256_or_si256(b, _mm256_set1_epi8(16)));
-            // Unpacking works inside halves.
-            let (even, odd) = (_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b));
-            [_mm256_permute2x128_si256::<0x20>(even, odd), _mm256_permute2x128_si256::<0x31>(even, odd)]
-                .map(|q| _mm512_permutexvar_epi16(_mm512_cvtepu8_epi16(q), table))
+            let table = round(N::values(first, at, halves::<N>(first, at)), high);
+            // The second row's values lie 16 after the first's: (bits and 15) or 16.
+            let (low, sixteen) = (_mm512_set1_epi32(0x000f_000f), _mm512_set1_epi32(0x0010_0000));
+            let [a, b] = N::pairs([first, second.unwrap_or(first)], at);
+            let (a, b) = (
+                _mm512_ternarylogic_epi32::<0xea>(a, low, sixteen),
+                _mm512_ternarylogic_epi32::<0xea>(b, low, sixteen),
+            );
+            [_mm512_permutexvar_epi16(a, table), _mm512_permutexvar_epi16(b, table)]
         }
     }
+}
+
+/// Which of sixteen values each of 32 elements has, by the lower four bits of words. The values are there twice, so that the fifth does not matter.
+#[inline(always)]
+unsafe fn looked_up(words: __m512i, values: __m512) -> __m512i {
+    // SAFETY: the caller's promise.
+    unsafe { _mm512_permutexvar_epi16(words, round(values, values)) }
+}
+
+/// The two numbers of run `at` of one row.
+#[inline(always)]
+unsafe fn halves<N: Nibbles>(row: &[u8], at: usize) -> [__m512; 2] {
+    let at = N::numbers_at(at);
+    // SAFETY: the caller's promise.
+    unsafe { [half(row, at), half(row, at + 2)] }
 }
 
 pub(super) struct Q4_0;
@@ -66,16 +116,45 @@ unsafe fn integers(offset: f32) -> __m512 {
     }
 }
 
-/// The lower halves of 16 bytes from byte `at` on, then the upper ones.
+/// 16 bytes from byte `at` on.
 #[inline(always)]
-unsafe fn halves_of_bytes(block: &[u8], at: usize) -> __m256i {
+unsafe fn sixteen_bytes(block: &[u8], at: usize) -> __m128i {
     let from: &[u8] = &block[at..at + 16];
-    // SAFETY: 16 bytes are read; the rest is the caller's promise.
+    // SAFETY: 16 bytes are read.
+    unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
+}
+
+/// The lower halves of 16 bytes from byte `at` on, as words, then the upper ones.
+#[inline(always)]
+unsafe fn halves_of_bytes(block: &[u8], at: usize) -> __m512i {
+    // SAFETY: the caller's promise.
     unsafe {
-        let q = _mm_loadu_si128(from.as_ptr().cast());
-        let both = _mm256_set_m128i(_mm_srli_epi16::<4>(q), q);
-        _mm256_and_si256(both, _mm256_set1_epi8(15))
+        // Each byte becomes a word, in every half; those of the second half lose their lower bits.
+        let bytes = _mm512_broadcast_i32x4(sixteen_bytes(block, at));
+        // Which byte goes where, four words at a time; 0x80 stands for a zero.
+        let place = |first: i64| first * 0x0001_0001_0001_0001 + 0x8003_8002_8001_8000_u64.cast_signed();
+        let places =
+            _mm512_setr_epi64(place(0), place(4), place(8), place(12), place(0), place(4), place(8), place(12));
+        let four = 0x0004_0004_0004_0004;
+        _mm512_srlv_epi16(_mm512_shuffle_epi8(bytes, places), _mm512_setr_epi64(0, 0, 0, 0, four, four, four, four))
     }
+}
+
+/// The bytes of two rows as words, one of each in turn, and the same without their lower halves.
+#[inline(always)]
+unsafe fn halves_of_both(a: __m128i, b: __m128i) -> [__m512i; 2] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let both = beside(a, b);
+        [both, _mm512_srli_epi32::<4>(both)]
+    }
+}
+
+/// The bytes of `a` in lower words, those of `b` in upper ones.
+#[inline(always)]
+unsafe fn beside(a: __m128i, b: __m128i) -> __m512i {
+    // SAFETY: the caller's promise.
+    unsafe { _mm512_or_si512(_mm512_cvtepu8_epi32(a), _mm512_slli_epi32::<16>(_mm512_cvtepu8_epi32(b))) }
 }
 
 /// The scale and the minimum of a run of Q4_K or Q5_K, of which eight are a block: six bits each, packed in its bytes 4 to 16.
@@ -92,39 +171,98 @@ pub(super) fn scale_and_min(block: &[u8], run: usize) -> (u8, u8) {
 
 impl Nibbles for Q4_0 {
     #[inline(always)]
-    unsafe fn take(row: &[u8], at: usize) -> (__m512, __m256i) {
-        let block: &[u8; 18] = &row.as_chunks().0[at];
+    fn numbers_at(at: usize) -> usize {
+        18 * at
+    }
+
+    #[inline(always)]
+    unsafe fn values(_: &[u8], _: usize, [d, _]: [__m512; 2]) -> __m512 {
         // SAFETY: the caller's promise.
-        unsafe { (_mm512_mul_ps(half(block, 0), integers(-8.0)), halves_of_bytes(block, 2)) }
+        unsafe { _mm512_mul_ps(d, integers(-8.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn words(row: &[u8], at: usize) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { halves_of_bytes(row, 18 * at + 2) }
+    }
+
+    #[inline(always)]
+    unsafe fn pairs(rows: [&[u8]; 2], at: usize) -> [__m512i; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { halves_of_both(sixteen_bytes(rows[0], 18 * at + 2), sixteen_bytes(rows[1], 18 * at + 2)) }
     }
 }
 
 impl Nibbles for Q4_1 {
     #[inline(always)]
-    unsafe fn take(row: &[u8], at: usize) -> (__m512, __m256i) {
-        let block: &[u8; 20] = &row.as_chunks().0[at];
+    fn numbers_at(at: usize) -> usize {
+        20 * at
+    }
+
+    #[inline(always)]
+    unsafe fn values(_: &[u8], _: usize, [d, m]: [__m512; 2]) -> __m512 {
         // SAFETY: the caller's promise.
-        unsafe {
-            let values = _mm512_add_ps(_mm512_mul_ps(half(block, 0), integers(0.0)), half(block, 2));
-            (values, halves_of_bytes(block, 4))
-        }
+        unsafe { _mm512_add_ps(_mm512_mul_ps(d, integers(0.0)), m) }
+    }
+
+    #[inline(always)]
+    unsafe fn words(row: &[u8], at: usize) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { halves_of_bytes(row, 20 * at + 4) }
+    }
+
+    #[inline(always)]
+    unsafe fn pairs(rows: [&[u8]; 2], at: usize) -> [__m512i; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { halves_of_both(sixteen_bytes(rows[0], 20 * at + 4), sixteen_bytes(rows[1], 20 * at + 4)) }
+    }
+}
+
+impl Q4K {
+    /// The byte that the elements of run `at` begin at, two runs in the halves of 32 bytes.
+    #[inline(always)]
+    const fn elements_at(at: usize) -> usize {
+        144 * (at / 8) + 16 + 32 * (at % 8 / 2)
     }
 }
 
 impl Nibbles for Q4K {
     #[inline(always)]
-    unsafe fn take(row: &[u8], at: usize) -> (__m512, __m256i) {
-        let (block, run): (&[u8; 144], _) = (&row.as_chunks().0[at / 8], at % 8);
-        let (scale, min) = scale_and_min(block, run);
-        let from = &block[16 + 32 * (run / 2)..][..32];
+    fn numbers_at(at: usize) -> usize {
+        144 * (at / 8)
+    }
+
+    #[inline(always)]
+    unsafe fn values(row: &[u8], at: usize, [d, m]: [__m512; 2]) -> __m512 {
+        let block: &[u8; 144] = &row.as_chunks().0[at / 8];
+        let (scale, min) = scale_and_min(block, at % 8);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let d = _mm512_mul_ps(d, _mm512_set1_ps(f32::from(scale)));
+            let m = _mm512_mul_ps(m, _mm512_set1_ps(f32::from(min)));
+            _mm512_sub_ps(_mm512_mul_ps(d, integers(0.0)), m)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn words(row: &[u8], at: usize) -> __m512i {
+        let from: &[u8] = &row[Self::elements_at(at)..][..32];
         // SAFETY: 32 bytes are read; the rest is the caller's promise.
         unsafe {
-            let d = _mm512_mul_ps(half(block, 0), _mm512_set1_ps(f32::from(scale)));
-            let m = _mm512_mul_ps(half(block, 2), _mm512_set1_ps(f32::from(min)));
-            let values = _mm512_sub_ps(_mm512_mul_ps(d, integers(0.0)), m);
-            let q = _mm256_loadu_si256(from.as_ptr().cast());
-            let q = if run.is_multiple_of(2) { q } else { _mm256_srli_epi16::<4>(q) };
-            (values, _mm256_and_si256(q, _mm256_set1_epi8(15)))
+            let q = _mm512_cvtepu8_epi16(_mm256_loadu_si256(from.as_ptr().cast()));
+            if at.is_multiple_of(2) { q } else { _mm512_srli_epi16::<4>(q) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn pairs(rows: [&[u8]; 2], at: usize) -> [__m512i; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (from, more) = (Self::elements_at(at), Self::elements_at(at) + 16);
+            let low = beside(sixteen_bytes(rows[0], from), sixteen_bytes(rows[1], from));
+            let high = beside(sixteen_bytes(rows[0], more), sixteen_bytes(rows[1], more));
+            if at.is_multiple_of(2) { [low, high] } else { [_mm512_srli_epi32::<4>(low), _mm512_srli_epi32::<4>(high)] }
         }
     }
 }

@@ -12,7 +12,7 @@ pub(super) struct Q8_0;
 
 impl Run for Bf16 {
     #[inline(always)]
-    unsafe fn one(row: &[u8], at: usize) -> __m512i {
+    unsafe fn alone(row: &[u8], at: usize) -> __m512i {
         // SAFETY: 64 bytes are read; the rest is the caller's promise.
         unsafe { _mm512_loadu_si512(row[at * 64..][..64].as_ptr().cast()) }
     }
@@ -20,7 +20,7 @@ impl Run for Bf16 {
 
 impl Run for F16 {
     #[inline(always)]
-    unsafe fn one(row: &[u8], at: usize) -> __m512i {
+    unsafe fn alone(row: &[u8], at: usize) -> __m512i {
         let from: &[u8] = &row[at * 64..][..64];
         // SAFETY: twice 32 bytes are read; the rest is the caller's promise.
         unsafe {
@@ -32,7 +32,7 @@ impl Run for F16 {
 
 impl Run for F32 {
     #[inline(always)]
-    unsafe fn one(row: &[u8], at: usize) -> __m512i {
+    unsafe fn alone(row: &[u8], at: usize) -> __m512i {
         let from: &[u8] = &row[at * 128..][..128];
         // SAFETY: twice 64 bytes are read, of any alignment; the rest is the caller's promise.
         unsafe { round(_mm512_loadu_ps(from.as_ptr().cast()), _mm512_loadu_ps(from.as_ptr().add(64).cast())) }
@@ -41,7 +41,7 @@ impl Run for F32 {
 
 impl Run for Q8_0 {
     #[inline(always)]
-    unsafe fn one(row: &[u8], at: usize) -> __m512i {
+    unsafe fn alone(row: &[u8], at: usize) -> __m512i {
         let block: &[u8; 34] = &row.as_chunks().0[at];
         let scale = i16::from_le_bytes([block[0], block[1]]);
         // SAFETY: twice 16 bytes are read; the rest is the caller's promise.

@@ -12,7 +12,10 @@ use super::nibbles::{Q4_0, Q4_1, Q4K};
 use super::plain::{Bf16, F16, F32, Q8_0};
 use super::{K_TILE, SIDE, TILE};
 use crate::BlockType;
-use crate::avx512::interleave;
+use crate::avx512::{interleave, mask};
+
+/// Two numbers of each of sixteen rows that elements are scaled with.
+pub(super) type Numbers = [[f32; 16]; 2];
 
 /// How runs lie in their row.
 pub(super) trait Run {
@@ -20,20 +23,68 @@ pub(super) trait Run {
     ///
     /// # Safety
     /// The processor has AVX-512 with BF16.
-    unsafe fn one(row: &[u8], at: usize) -> __m512i;
+    unsafe fn alone(row: &[u8], at: usize) -> __m512i;
+
+    /// Numbers of run `at` of sixteen rows, where it is worth while to get them together.
+    ///
+    /// # Safety
+    /// As [`Run::alone`].
+    #[inline(always)]
+    unsafe fn numbers(_: Sixteen, _: usize) -> Numbers {
+        [[0.0; 16]; 2]
+    }
+
+    /// As [`Run::alone`], of the row that is number `number` of those that the numbers are of.
+    ///
+    /// # Safety
+    /// As [`Run::alone`].
+    #[inline(always)]
+    unsafe fn one(row: &[u8], at: usize, _: &Numbers, _: usize) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { Self::alone(row, at) }
+    }
+
     /// Those of two rows, one of each in turn; zeros where there is no row.
     ///
     /// # Safety
-    /// As [`Run::one`].
+    /// As [`Run::alone`].
     #[inline(always)]
     unsafe fn two(rows: [Option<&[u8]>; 2], at: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
         unsafe {
             let take = |row: Option<&[u8]>| match row {
-                Some(row) => Self::one(row, at),
+                Some(row) => Self::alone(row, at),
                 None => _mm512_setzero_si512(),
             };
             interleave(take(rows[0]), take(rows[1]))
+        }
+    }
+}
+
+/// Up to sixteen rows, one after another.
+#[derive(Clone, Copy)]
+pub(super) struct Sixteen<'a> {
+    /// From the first of them on.
+    data: &'a [u8],
+    stride: usize,
+    count: usize,
+    /// Where each begins.
+    places: __m512i,
+}
+
+impl Sixteen<'_> {
+    /// Four bytes of each row, from its byte `at` on; zeros where there is no row.
+    #[inline(always)]
+    pub unsafe fn four_bytes(self, at: usize) -> __m512i {
+        if self.count == 0 {
+            // SAFETY: the caller's promise.
+            return unsafe { _mm512_setzero_si512() };
+        }
+        assert!((self.count - 1) * self.stride + at + 4 <= self.data.len(), "four bytes of a row");
+        // SAFETY: the last row has four bytes there, and so have those before it.
+        unsafe {
+            let from = self.data.as_ptr().add(at).cast();
+            _mm512_mask_i32gather_epi32::<1>(_mm512_setzero_si512(), mask(self.count), self.places, from)
         }
     }
 }
@@ -75,7 +126,7 @@ impl<'a> Runs<'a> {
             BlockType::Q5_0 | BlockType::Q5_1 => false,
             _ => true,
         };
-        let data = w.bytes().filter(|_| ours)?;
+        let data = w.bytes().filter(|data| ours && data.len() / w.rows.max(1) < 128 << 20)?;
         let eight = 8 * K_TILE * w.ty.block_bytes() / w.ty.block_len();
         Some(Self { ty: w.ty, data, stride: data.len() / w.rows.max(1), rows: w.rows, eight })
     }
@@ -104,6 +155,18 @@ impl<'a> Runs<'a> {
         (row < self.rows).then(|| &self.data[row * self.stride..(row + 1) * self.stride])
     }
 
+    /// Up to sixteen rows from `row` on, as far as there are rows before `end`.
+    #[inline(always)]
+    unsafe fn sixteen(&self, row: usize, end: usize) -> Sixteen<'a> {
+        let count = end.min(self.rows).saturating_sub(row).min(16);
+        // SAFETY: the caller's promise. A row is shorter than 128 MiB: see `Runs::of`.
+        let places = unsafe {
+            let rows = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            _mm512_mullo_epi32(rows, _mm512_set1_epi32(self.stride as i32))
+        };
+        Sixteen { data: &self.data[row.min(self.rows) * self.stride..], stride: self.stride, count, places }
+    }
+
     /// Asks for the runs `runs` of a row, if there is such a row.
     #[inline(always)]
     fn fetch(&self, row: usize, runs: &Range<usize>) {
@@ -123,15 +186,19 @@ unsafe fn rows<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place
         let mut from: [Option<&[u8]>; 16] = [None; 16];
         from.iter_mut().zip(first..js.end).for_each(|(from, row)| *from = w.row(row));
         let tiles = tiles[place.first * TILE..].as_chunks_mut::<TILE>().0;
+        // SAFETY: the features are enabled here.
+        let sixteen = unsafe { w.sixteen(first, js.end) };
         for (ahead, (run, tile)) in (first + 16..).zip(runs.clone().zip(tiles)) {
             if ahead < js.end.min(first + 32) {
                 w.fetch(ahead, &runs);
             }
-            for (row, to) in from.into_iter().zip(tile.as_chunks_mut::<16>().0) {
-                // SAFETY: the features are enabled here; 64 bytes are written.
+            // SAFETY: as above.
+            let numbers = unsafe { R::numbers(sixteen, run) };
+            for (number, (row, to)) in from.into_iter().zip(tile.as_chunks_mut::<16>().0).enumerate() {
+                // SAFETY: as above; 64 bytes are written.
                 unsafe {
                     let found = match row {
-                        Some(row) => R::one(row, run),
+                        Some(row) => R::one(row, run, &numbers, number),
                         None => _mm512_setzero_si512(),
                     };
                     _mm512_storeu_si512(to.as_mut_ptr().cast(), found);

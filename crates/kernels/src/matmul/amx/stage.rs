@@ -7,6 +7,7 @@ use std::ops::Range;
 use super::super::Start;
 use super::super::out::Out;
 use super::SIDE;
+use crate::amx::Beside;
 use crate::avx512::{mask, transpose_16};
 
 /// Up to 32 rows and the columns of a task. Square `q` holds columns `32 q..` of them, `transposed` or not.
@@ -23,7 +24,9 @@ impl Stage {
     /// The processor has AVX-512, and no other task touches these rows and columns of the output.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn begin(&self, start: Start, out: &Out, sums: &mut [f32]) {
-        self.fetch(out);
+        if !self.transposed {
+            self.fetch(out);
+        }
         let (at, apart) = match start {
             Start::Zero => return,
             Start::Bias(bias) => (bias[self.cols.clone()].as_ptr(), 0),
@@ -62,6 +65,11 @@ impl Stage {
         }
     }
 
+    /// Parts that the squares are written in: 16 by 16 where they are transposed, and otherwise rows, which go out in long pieces.
+    fn parts(&self) -> usize {
+        if self.transposed { self.rows.len().div_ceil(16) * self.cols.len().div_ceil(16) } else { self.rows.len() }
+    }
+
     /// Writes the squares to the output.
     ///
     /// # Safety
@@ -69,39 +77,135 @@ impl Stage {
     #[target_feature(enable = "avx512f")]
     pub unsafe fn end(&self, out: &Out, sums: &[f32]) {
         let at = out.tile(self.rows.clone(), self.cols.clone());
-        if !self.transposed {
-            for i in 0..self.rows.len() {
-                for (q, sums) in sums.chunks_exact(SIDE * SIDE).take(self.cols.len().div_ceil(SIDE)).enumerate() {
-                    let n = SIDE.min(self.cols.len() - q * SIDE);
-                    for half in (0..n).step_by(16) {
-                        // SAFETY: row `i` and the masked columns lie inside the stage; a row of sums has both halves.
-                        unsafe {
-                            let x = _mm512_loadu_ps(sums[i * SIDE + half..][..16].as_ptr());
-                            _mm512_mask_storeu_ps(at.add(i * out.n() + q * SIDE + half), mask(n - half), x);
-                        }
-                    }
+        for part in 0..self.parts() {
+            // SAFETY: the caller's promise.
+            unsafe { self.write(at, out.n(), sums, part) };
+        }
+    }
+
+    /// Writes one part to the output, whose place for this stage is `at`, with rows `n` apart.
+    ///
+    /// # Safety
+    /// As [`Stage::begin`].
+    #[inline(always)]
+    unsafe fn write(&self, at: *mut f32, n: usize, sums: &[f32], part: usize) {
+        if self.transposed {
+            let across = self.cols.len().div_ceil(16);
+            let (i, j) = (part / across * 16, part % across * 16);
+            let from = &sums[j / SIDE * SIDE * SIDE + j % SIDE * SIDE + i..][..15 * SIDE + 16];
+            // SAFETY: 16 rows of sums, each with 16 floats from here on; row `i + r` and the masked columns lie inside the stage.
+            unsafe {
+                let mut tile = [_mm512_setzero_ps(); 16];
+                for (r, x) in tile.iter_mut().enumerate() {
+                    *x = _mm512_loadu_ps(from.as_ptr().add(r * SIDE));
+                }
+                let mask = mask(self.cols.len() - j);
+                for (r, x) in transpose_16(tile).into_iter().enumerate().take(self.rows.len() - i) {
+                    _mm512_mask_storeu_ps(at.add((i + r) * n + j), mask, x);
                 }
             }
             return;
         }
-        for i in (0..self.rows.len()).step_by(16) {
-            for (q, sums) in sums.chunks_exact(SIDE * SIDE).take(self.cols.len().div_ceil(SIDE)).enumerate() {
-                let n = SIDE.min(self.cols.len() - q * SIDE);
-                for half in (0..n).step_by(16) {
-                    let mask = mask(n - half);
-                    let from = if self.transposed { half * SIDE + i } else { i * SIDE + half };
-                    let mut tile = [_mm512_setzero_ps(); 16];
-                    for (r, x) in tile.iter_mut().enumerate() {
-                        let from = &sums[from + r * SIDE..][..16];
-                        // SAFETY: `from` has 16 floats.
-                        *x = unsafe { _mm512_loadu_ps(from.as_ptr()) };
-                    }
-                    let tile = if self.transposed { transpose_16(tile) } else { tile };
-                    for (r, x) in tile.into_iter().enumerate().take(self.rows.len() - i) {
-                        // SAFETY: row `i + r` and the masked columns lie inside the stage.
-                        unsafe { _mm512_mask_storeu_ps(at.add((i + r) * out.n() + q * SIDE + half), mask, x) };
-                    }
+        for (q, sums) in sums.chunks_exact(SIDE * SIDE).take(self.cols.len().div_ceil(SIDE)).enumerate() {
+            let left = self.cols.len() - q * SIDE;
+            for half in (0..SIDE.min(left)).step_by(16) {
+                let from = &sums[part * SIDE + half..][..16];
+                // SAFETY: 16 floats; row `part` and the masked columns lie inside the stage.
+                unsafe {
+                    let x = _mm512_loadu_ps(from.as_ptr());
+                    _mm512_mask_storeu_ps(at.add(part * n + q * SIDE + half), mask(left - half), x);
                 }
+            }
+        }
+    }
+}
+
+/// What is done beside the sums of a stage, where transposing makes writing dear: the stage before is written, and the output's cache lines are asked for that this one is
+/// written to while the next is summed. A few lines at each step leave room for the tiles that are on their way.
+pub(super) struct Passage<'a> {
+    fetching: Share,
+    at: *const f32,
+    /// Lines of a row of the output, the next one, and how far apart rows are.
+    lines: usize,
+    line: usize,
+    n: usize,
+    writing: Share,
+    before: Option<(&'a Stage, *mut f32, &'a [f32])>,
+}
+
+/// After each step, the share of `all` is done that the share of `steps` is.
+struct Share {
+    done: usize,
+    all: usize,
+    steps: usize,
+    due: usize,
+}
+
+impl Share {
+    fn new(all: usize, steps: usize) -> Self {
+        Self { done: 0, all, steps, due: 0 }
+    }
+
+    /// Counts a step; then, as long as there is something due, the number of the next part.
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        if self.due < self.steps {
+            return None;
+        }
+        self.due -= self.steps;
+        self.done += 1;
+        Some(self.done - 1)
+    }
+}
+
+impl<'a> Passage<'a> {
+    /// Beside sums of `steps` for each square of `stage`: the one before it and its sums, where there is one.
+    pub fn new(stage: &Stage, before: Option<(&'a Stage, &'a [f32])>, out: &Out, steps: usize) -> Self {
+        let (lines, steps) = (stage.cols.len().div_ceil(16), steps * stage.cols.len().div_ceil(SIDE));
+        let before = before.map(|(before, sums)| (before, out.tile(before.rows.clone(), before.cols.clone()), sums));
+        Self {
+            fetching: Share::new(stage.rows.len() * lines, steps),
+            at: out.tile(stage.rows.clone(), stage.cols.clone()),
+            lines,
+            line: 0,
+            n: out.n(),
+            writing: Share::new(before.map_or(0, |(stage, ..)| stage.parts()), steps),
+            before,
+        }
+    }
+
+    /// Writes what is left.
+    ///
+    /// # Safety
+    /// As [`Stage::begin`].
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn finish(self) {
+        if let Some((stage, at, sums)) = self.before {
+            for part in self.writing.done..self.writing.all {
+                // SAFETY: the caller's promise.
+                unsafe { stage.write(at, self.n, sums, part) };
+            }
+        }
+    }
+}
+
+impl Beside for Passage<'_> {
+    #[inline(always)]
+    unsafe fn part(&mut self) {
+        self.fetching.due += self.fetching.all;
+        while self.fetching.next().is_some() {
+            // SAFETY: a hint; it faults at no address.
+            unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.at.wrapping_add(16 * self.line).cast()) };
+            self.line += 1;
+            if self.line == self.lines {
+                (self.line, self.at) = (0, self.at.wrapping_add(self.n));
+            }
+        }
+        if let Some((stage, at, sums)) = self.before {
+            self.writing.due += self.writing.all;
+            while let Some(part) = self.writing.next() {
+                // SAFETY: the caller's promise; parts are counted.
+                unsafe { stage.write(at, self.n, sums, part) };
             }
         }
     }
