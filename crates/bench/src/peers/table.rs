@@ -7,7 +7,7 @@ use super::child::Turn;
 
 /// The head of the table, in Markdown.
 pub const HEAD: &str = "\
-| shape | seq | threads | program | CPU s a step | s a step | tokens/s | MFU | peak RSS MB | against PyTorch: CPU, tokens/s, RSS | against PyTorch, checkpointing |
+| shape | seq | threads | program | CPU s a step | s a step | tokens/s | MFU | peak RSS MB | against PyTorch: CPU, tokens/s (of the shortest turns), RSS | against PyTorch, checkpointing |
 |---|--:|--:|---|--:|--:|--:|--:|--:|---|---|
 ";
 
@@ -33,6 +33,11 @@ impl Measured {
         (low + high) / 2.0
     }
 
+    /// Seconds a step of the shortest turn: what a neighbour on the same processor disturbed least.
+    fn least(&self) -> f64 {
+        self.turns.iter().map(|turn| turn.wall).fold(f64::INFINITY, f64::min)
+    }
+
     /// CPU seconds a step, seconds a step and bytes: medians over turns, and the peak.
     fn figures(&self) -> [f64; 3] {
         [self.median(|turn| turn.cpu), self.median(|turn| turn.wall), self.peak as f64]
@@ -54,10 +59,11 @@ impl Block<'_> {
         self.programs.iter().find(|program| program.0 == name)?.1.as_ref().ok()
     }
 
-    /// CPU time, tokens a second and memory of `measured`, each as a multiple of what `name` has.
-    fn against(&self, measured: &Measured, name: &str) -> Option<[f64; 3]> {
-        let ([cpu, wall, peak], theirs) = (measured.figures(), self.of(name)?.figures());
-        Some([cpu / theirs[0], theirs[1] / wall, peak / theirs[2]])
+    /// CPU time, tokens a second, memory, and tokens a second of the shortest turns of `measured`, each as a multiple of what `name` has.
+    fn against(&self, measured: &Measured, name: &str) -> Option<[f64; 4]> {
+        let ([cpu, wall, peak], theirs) = (measured.figures(), self.of(name)?);
+        let [their_cpu, their_wall, their_peak] = theirs.figures();
+        Some([cpu / their_cpu, their_wall / wall, peak / their_peak, theirs.least() / measured.least()])
     }
 
     /// The lines of the table.
@@ -70,7 +76,7 @@ impl Block<'_> {
                 Ok(measured) => {
                     let [cpu, wall, peak] = measured.figures();
                     let ratio = |peer: &str| match self.against(measured, peer).filter(|_| *name != peer) {
-                        Some([cpu, speed, memory]) => format!("{cpu:.2}x, {speed:.2}x, {memory:.2}x"),
+                        Some([cpu, speed, memory, best]) => format!("{cpu:.2}x, {speed:.2}x ({best:.2}x), {memory:.2}x"),
                         None => "–".into(),
                     };
                     text.push_str(&format!(
@@ -143,6 +149,14 @@ mod tests {
     fn medians_are_compared_so_one_disturbed_turn_changes_nothing() {
         assert_eq!(took(&[1.0, 50.0, 3.0]).figures(), [6.0, 3.0, 8e6]);
         assert_eq!(took(&[1.0, 2.0]).figures()[1], 1.5);
+    }
+
+    #[test]
+    fn the_shortest_turns_are_compared_beside_the_medians() {
+        let row = Row { shape: "smollm2-135m".into(), seq: 256 };
+        let programs = [(BLOCK, Ok(took(&[1.0, 4.0, 4.0]))), (PYTORCH, Ok(took(&[9.0, 3.0, 8.0])))];
+        let block = Block { row: &row, threads: 1, programs: &programs };
+        assert!(block.lines().contains("0.50x, 2.00x (3.00x), 1.00x"), "{}", block.lines());
     }
 
     #[test]

@@ -67,7 +67,8 @@ pub(super) struct Product<'a> {
     pub out: &'a mut [f32],
     pub start: Start<'a>,
     pub tail: Option<Tail<'a>>,
-    /// Whether the scratch memory is as a product with the same left operand and rank left it.
+    /// Whether the scratch memory is as a product with the same left operand and rank left it. (Only AMX makes something of it.)
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub again: bool,
 }
 
