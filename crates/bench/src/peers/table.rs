@@ -76,7 +76,9 @@ impl Block<'_> {
                 Ok(measured) => {
                     let [cpu, wall, peak] = measured.figures();
                     let ratio = |peer: &str| match self.against(measured, peer).filter(|_| *name != peer) {
-                        Some([cpu, speed, memory, best]) => format!("{cpu:.2}x, {speed:.2}x ({best:.2}x), {memory:.2}x"),
+                        Some([cpu, speed, memory, best]) => {
+                            format!("{cpu:.2}x, {speed:.2}x ({best:.2}x), {memory:.2}x")
+                        }
                         None => "–".into(),
                     };
                     text.push_str(&format!(

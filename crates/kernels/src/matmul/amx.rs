@@ -304,10 +304,12 @@ impl Job<'_> {
                 // SAFETY: as above.
                 None => unsafe { stage.end(out, now) },
             }
-            done = Some(stage);
-            std::mem::swap(&mut now, &mut before);
+            if transposed {
+                done = Some(stage);
+                std::mem::swap(&mut now, &mut before);
+            }
         }
-        if let Some(stage) = done.filter(|_| transposed) {
+        if let Some(stage) = done {
             // SAFETY: as above.
             unsafe { stage.end(out, before) };
         }
