@@ -24,7 +24,8 @@ impl Stage {
     /// The processor has AVX-512, and no other task touches these rows and columns of the output.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn begin(&self, start: Start, out: &Out, sums: &mut [f32]) {
-        if !self.transposed {
+        // What is transposed and not read here is asked for by the passage.
+        if !self.transposed || matches!(start, Start::Output) {
             self.fetch(out);
         }
         let (at, apart) = match start {
@@ -120,8 +121,9 @@ impl Stage {
     }
 }
 
-/// What is done beside the sums of a stage, where transposing makes writing dear: the stage before is written, and the output's cache lines are asked for that this one is
-/// written to while the next is summed. A few lines at each step leave room for the tiles that are on their way.
+/// What is done beside the sums of a stage, where transposing makes writing dear: the stage before is written, and the output's cache lines
+/// are asked for that this one is written to while the next is summed. A few lines at each step leave room for the tiles that are on
+/// their way.
 pub(super) struct Passage<'a> {
     fetching: Share,
     at: *const f32,
@@ -146,7 +148,13 @@ impl Share {
         Self { done: 0, all, steps, due: 0 }
     }
 
-    /// Counts a step; then, as long as there is something due, the number of the next part.
+    /// Counts a step.
+    #[inline(always)]
+    fn step(&mut self) {
+        self.due += self.all;
+    }
+
+    /// The number of the next part, as long as one is due.
     #[inline(always)]
     fn next(&mut self) -> Option<usize> {
         if self.due < self.steps {
@@ -192,7 +200,7 @@ impl<'a> Passage<'a> {
 impl Beside for Passage<'_> {
     #[inline(always)]
     unsafe fn part(&mut self) {
-        self.fetching.due += self.fetching.all;
+        self.fetching.step();
         while self.fetching.next().is_some() {
             // SAFETY: a hint; it faults at no address.
             unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.at.wrapping_add(16 * self.line).cast()) };
@@ -202,7 +210,7 @@ impl Beside for Passage<'_> {
             }
         }
         if let Some((stage, at, sums)) = self.before {
-            self.writing.due += self.writing.all;
+            self.writing.step();
             while let Some(part) = self.writing.next() {
                 // SAFETY: the caller's promise; parts are counted.
                 unsafe { stage.write(at, self.n, sums, part) };
