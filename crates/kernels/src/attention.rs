@@ -161,7 +161,7 @@ pub fn forward(
     // Heads that share keys read them once, where that leaves work for every thread.
     let shared = if all * heads.kv >= 2 * pool.threads() { heads.shared() } else { 1 };
     let plan = Tasks { heads, segments, shared, first: 0 };
-    pool.run(plan.count(tiles), &|task, thread| {
+    pool.run_in_order(plan.count(tiles), &|task, thread| {
         let task = plan.locate(task, tiles);
         if task.segment.q_len == 1 {
             return task.each().for_each(|task| single::forward(isa, task, read, &out, &lse));
@@ -206,11 +206,11 @@ pub fn backward(
     });
     let rest = Tasks { first, ..all };
     let (q_tiles, k_tiles) = (|s: &Segment| s.q_len.div_ceil(TILE), |s: &Segment| s.k_len.div_ceil(TILE));
-    pool.run(rest.count(q_tiles), &|task, thread| {
+    pool.run_in_order(rest.count(q_tiles), &|task, thread| {
         sweep(isa, amx, rest.locate(task, q_tiles), read, Sweep::Queries(to), scratch.piece(thread).0);
     });
-    pool.run(rest.count(k_tiles), &|task, thread| {
-        sweep(isa, amx, rest.locate(task, k_tiles), read, Sweep::Keys(to), scratch.piece(thread).0);
+    pool.run_in_order(rest.count(k_tiles), &|task, thread| {
+        sweep(isa, amx, rest.locate_keys(task, k_tiles), read, Sweep::Keys(to), scratch.piece(thread).0);
     });
 }
 
@@ -299,7 +299,7 @@ impl Tasks<'_> {
         self.groups().map(|(segment, first, groups)| (groups - first) * tiles(segment)).sum()
     }
 
-    /// One of them. Later tiles of a causal segment cost more, so they come first.
+    /// One of them, the last tiles of a segment first: where keys come before queries, those of queries cost the most.
     fn locate(&self, mut task: usize, tiles: impl Fn(&Segment) -> usize) -> Task {
         for (&segment, first, groups) in self.groups() {
             let tiles = tiles(&segment);
@@ -310,5 +310,11 @@ impl Tasks<'_> {
             task -= (groups - first) * tiles;
         }
         unreachable!("the pool runs as many tasks as there are tiles");
+    }
+
+    /// One of them, the first tiles first: of keys, those are seen by the most queries.
+    fn locate_keys(&self, task: usize, tiles: impl Fn(&Segment) -> usize) -> Task {
+        let found = self.locate(task, &tiles);
+        Task { tile: tiles(&found.segment) - 1 - found.tile, ..found }
     }
 }

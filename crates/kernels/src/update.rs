@@ -46,7 +46,8 @@ pub struct Sgd {
     pub weight_decay: f32,
 }
 
-const PIECE: usize = 16384;
+/// Numbers that make a task: an adapter's factor has a few thousand.
+const PIECE: usize = 2048;
 
 /// `p ← p (1 - lr wd)`; `m ← β₁ m + (1-β₁) g`; `v ← β₂ v + (1-β₂) g²`; `p ← p - lr/(1-β₁ᵗ) m / (sqrt(v)/sqrt(1-β₂ᵗ) + eps)`.
 pub fn adamw(isa: Isa, pool: &Pool, rule: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {

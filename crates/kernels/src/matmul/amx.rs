@@ -23,6 +23,7 @@ use super::product::{Factor, Left, Product, Right, Side, Tail};
 use super::split::Split;
 use super::{Ctx, Low, Start};
 use crate::amx::{K_TILE, Pair, SIDE, Square, Tiles};
+use crate::pool::own;
 use crate::rows::Rows;
 use crate::{BlockType, Pool};
 
@@ -154,7 +155,9 @@ pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
             let job = Job { left: packed, right, block: &block, factor, start };
             ctx.pool.run(split.tasks(), &|task, thread| {
                 let (rows, cols) = split.task(task);
-                job.task(m0, rows, cols, &mut threads_scratch.of(thread), &out);
+                let first = !there && task == own(split.tasks(), thread, threads).start;
+                let packed = own(blocks.pairs, thread, threads);
+                job.task(m0, rows, cols, Packed { own: packed, first }, &mut threads_scratch.of(thread), &out);
             });
         });
     }
@@ -233,6 +236,14 @@ fn pack_at(pool: &Pool, left: Left, rows: usize, ks: Range<usize>, place: fill::
     });
 }
 
+/// What a task's thread has packed of the left operand.
+struct Packed {
+    /// Pairs of tiles of its rows.
+    own: Range<usize>,
+    /// Whether the others were not read by this thread yet.
+    first: bool,
+}
+
 /// A block of the left operand's rows and of the sum, ready to be multiplied.
 struct Job<'a> {
     left: &'a [f32],
@@ -245,7 +256,16 @@ struct Job<'a> {
 
 impl Job<'_> {
     /// Sums for `rows` of the block, which begins at row `m0` of the output, and for columns `cols`.
-    fn task(&self, m0: usize, rows: Range<usize>, cols: Range<usize>, scratch: &mut Scratch, out: &Out) {
+    /// It begins with what its thread has packed and asks for the rest meanwhile.
+    fn task(
+        &self,
+        m0: usize,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        packed: Packed,
+        scratch: &mut Scratch,
+        out: &Out,
+    ) {
         let (ks, steps) = (self.block.ks.clone(), self.block.steps);
         let (place, tail) = (fill::Place { first: 0, steps }, fill::Place { first: self.block.main, steps });
         let Scratch { buffer, weights, .. } = &mut *scratch;
@@ -273,13 +293,25 @@ impl Job<'_> {
         let transposed = matches!(self.right, Right::Rows(_));
         let [mut now, mut before] = scratch.sums.each_mut().map(|sums| &mut **sums);
         let mut done: Option<stage::Stage> = None;
-        for i in rows.clone().step_by(SIDE) {
+        let (first, end) = (rows.start / SIDE, rows.end.div_ceil(SIDE));
+        let begin = if (first..end).contains(&packed.own.start) { packed.own.start } else { first };
+        let pairs = (begin..end).chain(first..begin);
+        let mut ahead = pairs.clone().skip(packed.own.len().max(1)).filter(|_| packed.first);
+        for pair_of in pairs {
+            let i = pair_of * SIDE;
             let stage = stage::Stage { rows: m0 + i..m0 + rows.end.min(i + SIDE), cols: cols.clone(), transposed };
             // SAFETY: the product checked the instructions; this task alone touches these rows and columns.
             unsafe { stage.begin(self.start, out, now) };
-            let left = &self.left[i / SIDE * pair..][..pair];
-            let mut passage =
-                transposed.then(|| stage::Passage::new(&stage, done.as_ref().map(|done| (done, &*before)), out, steps));
+            let left = &self.left[pair_of * pair..][..pair];
+            let all_steps = steps * cols.len().div_ceil(SIDE);
+            let next = ahead.next().map_or(&[][..], |next| &self.left[next * pair..][..pair]);
+            let ahead = stage::Ahead::new(next, all_steps);
+            let mut beside = if transposed {
+                let before = done.as_ref().map(|done| (done, &*before));
+                stage::Work::Passage(stage::Passage::new(&stage, before, out, all_steps, ahead))
+            } else {
+                stage::Work::Ahead(ahead)
+            };
             let weights = scratch.weights.chunks_exact(pair).zip(now.chunks_exact_mut(SIDE * SIDE));
             for ((weights, sums), j) in weights.zip(cols.clone().step_by(SIDE)) {
                 let (m, n) = (stage.rows.len(), cols.end - j);
@@ -292,17 +324,18 @@ impl Job<'_> {
                 // SAFETY: two runs of `steps` tiles, `steps` pairs of tiles (both slices are a `pair`), and a whole square; what is
                 // written beside is of other rows.
                 unsafe {
-                    match &mut passage {
-                        Some(passage) => tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols, passage),
-                        None => tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols, &mut ()),
+                    use stage::Work::{Ahead, Passage};
+                    match &mut beside {
+                        Passage(passage) => tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols, passage),
+                        Ahead(ahead) => tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols, ahead),
                     }
                 }
             }
-            match passage {
+            match beside {
                 // SAFETY: as above.
-                Some(passage) => unsafe { passage.finish() },
+                stage::Work::Passage(passage) => unsafe { passage.finish() },
                 // SAFETY: as above.
-                None => unsafe { stage.end(out, now) },
+                stage::Work::Ahead(_) => unsafe { stage.end(out, now) },
             }
             if transposed {
                 done = Some(stage);

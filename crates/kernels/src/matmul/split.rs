@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-/// Tasks that each thread should find, so that unequal ones even out.
-const TASKS_PER_THREAD: usize = 4;
+/// Units of columns that each thread should find, so that unequal ones even out.
+const UNITS_PER_THREAD: usize = 2;
 /// Rows below which a group would spend its time filling panels.
 const LEAST_ROWS: usize = 48;
 
@@ -12,34 +12,35 @@ const LEAST_ROWS: usize = 48;
 pub(super) struct Split {
     m: usize,
     n: usize,
-    unit: usize,
+    /// Columns that are never cut, how many there are of them, and units that they are dealt to.
+    strip: usize,
+    strips: usize,
+    units: usize,
     rows: usize,
     groups: usize,
 }
 
 impl Split {
-    /// Cuts `m` rows and `n` columns. A unit has from `least` to `most` columns (the second a power of two times the first), a
-    /// group whole `step`s of rows.
-    pub fn new((m, n): (usize, usize), (least, most): (usize, usize), step: usize, threads: usize) -> Self {
-        let wanted = if threads == 1 { 1 } else { threads * TASKS_PER_THREAD };
-        let mut unit = most;
-        while unit > least && n.div_ceil(unit) < wanted {
-            unit /= 2;
-        }
-        let units = n.div_ceil(unit);
+    /// Cuts `m` rows and `n` columns. A unit has whole strips of columns and no more than `most`; a group has whole `step`s of rows.
+    /// Units are as equal as strips allow, and as many for each thread.
+    pub fn new((m, n): (usize, usize), (strip, most): (usize, usize), step: usize, threads: usize) -> Self {
+        let (strips, fewest) = (n.div_ceil(strip), n.div_ceil(most));
+        let wanted = if threads == 1 { 1 } else { threads * UNITS_PER_THREAD };
+        let units = fewest.max(wanted).next_multiple_of(threads).min(strips);
         // Every group fills the panels anew, so groups are for threads that would have nothing to do.
-        let groups = if units >= 2 * threads { 1 } else { wanted.div_ceil(units).min(m / LEAST_ROWS).max(1) };
+        let groups = if units >= threads { 1 } else { wanted.div_ceil(units.max(1)).min(m / LEAST_ROWS).max(1) };
         let rows = m.div_ceil(groups).next_multiple_of(step);
-        Self { m, n, unit, rows, groups: m.div_ceil(rows) }
+        Self { m, n, strip, strips, units, rows, groups: m.div_ceil(rows) }
     }
 
     pub fn tasks(&self) -> usize {
-        self.n.div_ceil(self.unit) * self.groups
+        self.units * self.groups
     }
 
     /// The rows and the columns of `task`.
     pub fn task(&self, task: usize) -> (Range<usize>, Range<usize>) {
-        let (row, column) = (task % self.groups * self.rows, task / self.groups * self.unit);
-        (row..self.m.min(row + self.rows), column..self.n.min(column + self.unit))
+        let (row, unit) = (task / self.units * self.rows, task % self.units);
+        let column = |unit: usize| self.n.min(unit * self.strips / self.units * self.strip);
+        (row..self.m.min(row + self.rows), column(unit)..column(unit + 1))
     }
 }

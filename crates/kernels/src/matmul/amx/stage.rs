@@ -121,10 +121,17 @@ impl Stage {
     }
 }
 
-/// What is done beside the sums of a stage, where transposing makes writing dear: the stage before is written, and the output's cache lines
+/// What is done beside the sums of a stage.
+pub(super) enum Work<'a> {
+    Passage(Passage<'a>),
+    Ahead(Ahead),
+}
+
+/// What is done beside them where transposing makes writing dear: the stage before is written, and the output's cache lines
 /// are asked for that this one is written to while the next is summed. A few lines at each step leave room for the tiles that are on
 /// their way.
 pub(super) struct Passage<'a> {
+    ahead: Ahead,
     fetching: Share,
     at: *const f32,
     /// Lines of a row of the output, the next one, and how far apart rows are.
@@ -166,12 +173,37 @@ impl Share {
     }
 }
 
+/// Asks for tiles of the left operand that another thread has packed: a tile's lines, loaded one tile after another, would be waited for.
+pub(super) struct Ahead {
+    share: Share,
+    at: *const f32,
+}
+
+impl Ahead {
+    /// Asks for all of `tiles` beside `steps` of the sums.
+    pub fn new(tiles: &[f32], steps: usize) -> Self {
+        Self { share: Share::new(tiles.len() / 16, steps), at: tiles.as_ptr() }
+    }
+}
+
+impl Beside for Ahead {
+    #[inline(always)]
+    unsafe fn part(&mut self) {
+        self.share.step();
+        while let Some(line) = self.share.next() {
+            // SAFETY: a hint; it faults at no address.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.at.wrapping_add(16 * line).cast()) };
+        }
+    }
+}
+
 impl<'a> Passage<'a> {
-    /// Beside sums of `steps` for each square of `stage`: the one before it and its sums, where there is one.
-    pub fn new(stage: &Stage, before: Option<(&'a Stage, &'a [f32])>, out: &Out, steps: usize) -> Self {
-        let (lines, steps) = (stage.cols.len().div_ceil(16), steps * stage.cols.len().div_ceil(SIDE));
+    /// Beside sums of `steps` in all for the squares of `stage`: the one before it and its sums, where there is one.
+    pub fn new(stage: &Stage, before: Option<(&'a Stage, &'a [f32])>, out: &Out, steps: usize, ahead: Ahead) -> Self {
+        let lines = stage.cols.len().div_ceil(16);
         let before = before.map(|(before, sums)| (before, out.tile(before.rows.clone(), before.cols.clone()), sums));
         Self {
+            ahead,
             fetching: Share::new(stage.rows.len() * lines, steps),
             at: out.tile(stage.rows.clone(), stage.cols.clone()),
             lines,
@@ -200,6 +232,8 @@ impl<'a> Passage<'a> {
 impl Beside for Passage<'_> {
     #[inline(always)]
     unsafe fn part(&mut self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.ahead.part() };
         self.fetching.step();
         while self.fetching.next().is_some() {
             // SAFETY: a hint; it faults at no address.
