@@ -3,7 +3,7 @@
 use crate::Pool;
 use crate::rows::Rows;
 
-const PIECE: usize = 32768;
+const PIECE: usize = 8192;
 
 /// `a += b`.
 pub fn add(pool: &Pool, a: &mut [f32], b: &[f32]) {
