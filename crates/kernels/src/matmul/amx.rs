@@ -156,8 +156,8 @@ pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
             ctx.pool.run(split.tasks(), &|task, thread| {
                 let (rows, cols) = split.task(task);
                 let first = !there && task == own(split.tasks(), thread, threads).start;
-                let packed = own(blocks.pairs, thread, threads);
-                job.task(m0, rows, cols, Packed { own: packed, first }, &mut threads_scratch.of(thread), &out);
+                let mine = Packed { own: own(blocks.pairs, thread, threads), first };
+                job.task(m0, rows, cols, mine, &mut threads_scratch.of(thread), &out);
             });
         });
     }

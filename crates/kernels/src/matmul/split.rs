@@ -44,3 +44,26 @@ impl Split {
         (row..self.m.min(row + self.rows), column(unit)..column(unit + 1))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::own;
+
+    #[test]
+    fn every_output_is_in_one_task_and_threads_get_equal_shares() {
+        for (m, n, threads) in [(1, 1, 2), (7, 33, 3), (256, 192, 8), (256, 576, 2), (512, 896, 4), (100, 1537, 64)] {
+            let split = Split::new((m, n), (32, 128), 32, threads);
+            let mut seen = vec![0; m * n];
+            for task in 0..split.tasks() {
+                let (rows, cols) = split.task(task);
+                assert!(!rows.is_empty() && !cols.is_empty() && cols.len() <= 128);
+                rows.for_each(|i| seen[i * n..][cols.clone()].iter_mut().for_each(|times| *times += 1));
+            }
+            assert!(seen.iter().all(|&times| times == 1), "{m} {n} {threads}");
+        }
+        let split = Split::new((256, 896), (32, 128), 32, 2);
+        let share = |thread| own(split.tasks(), thread, 2).map(|task| split.task(task).1.len()).sum::<usize>();
+        assert_eq!([share(0), share(1)], [448, 448]);
+    }
+}

@@ -59,8 +59,11 @@ fn left_piece(left: Left, i: usize, ks: Range<usize>) -> [f32; K_TILE] {
 /// The processor has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 pub(super) unsafe fn left_rows(left: Left, rows: Range<usize>, len: usize, place: Place, to: &mut [f32]) {
+    // Rows that are columns in memory lie as a factor does.
     if left.row == 1 {
-        return left_columns(left, rows, len, place, to);
+        let factor = Factor { data: left.data, rank: len, cols: left.k };
+        // SAFETY: the caller's promise.
+        return unsafe { factor_rows(&factor, rows, place, to) };
     }
     for (half, tiles) in to.chunks_exact_mut(place.steps * TILE).enumerate() {
         let tiles = &mut tiles[place.first * TILE..];
@@ -72,41 +75,6 @@ pub(super) unsafe fn left_rows(left: Left, rows: Range<usize>, len: usize, place
             }
         }
     }
-}
-
-/// [`left_rows`] where rows of the left operand are columns in memory: sixteen of them are read side by side and turned.
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn left_columns(left: Left, rows: Range<usize>, len: usize, place: Place, to: &mut [f32]) {
-    for (half, tiles) in to.chunks_exact_mut(place.steps * TILE).enumerate() {
-        let first = rows.start + half * 16;
-        let columns = first..rows.end.clamp(first, first + 16);
-        let tiles = tiles[place.first * TILE..].chunks_exact_mut(TILE);
-        for (step, tile) in tiles.enumerate().take(len.div_ceil(K_TILE)) {
-            let ks = step * K_TILE..len.min((step + 1) * K_TILE);
-            let low = turned(left, columns.clone(), ks.clone());
-            let high = turned(left, columns.clone(), ks.end.min(ks.start + 16)..ks.end);
-            for ((to, low), high) in tile.as_chunks_mut::<16>().0.iter_mut().zip(low).zip(high) {
-                // SAFETY: `to` has 64 bytes.
-                unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), round(low, high)) };
-            }
-        }
-    }
-}
-
-/// The first 16 of `ks` of 16 columns in memory, a column after another, zeros where there are fewer.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn turned(left: Left, columns: Range<usize>, ks: Range<usize>) -> [__m512; 16] {
-    let mut square = [_mm512_setzero_ps(); 16];
-    if columns.is_empty() {
-        return square;
-    }
-    for (k, row) in ks.zip(&mut square) {
-        let from = &left.data[k * left.k + columns.start..][..columns.len()];
-        // SAFETY: the masked floats are those of `from`.
-        *row = unsafe { _mm512_maskz_loadu_ps(mask(columns.len()), from.as_ptr()) };
-    }
-    transpose_16(square)
 }
 
 /// `rows` (32 at most) and `len` columns of the left operand into tiles of columns.
