@@ -39,8 +39,10 @@ pub mod scales;
 pub mod shared_norm;
 mod tile;
 pub mod update;
+pub mod values;
 pub mod vera;
 
 pub use blocks::BlockType;
 pub use isa::Isa;
 pub use pool::Pool;
+pub use values::{Element, Values, ValuesMut};

@@ -34,16 +34,18 @@ pub use vector::{matvec, matvec_scratch};
 
 use std::ops::Range;
 
+use half::bf16;
+
 use crate::blocks::Packed;
 use crate::dequant::{self, Source};
 use crate::rows::Rows;
-use crate::{BlockType, Isa, Pool};
+use crate::{BlockType, Isa, Pool, Values, ValuesMut};
 
 /// A matrix `[rows, cols]`, row-major, stored in blocks along `cols`, or as another runtime packed it: mapped files for frozen weights, `F32` for
 /// adapters.
 #[derive(Clone, Copy)]
 pub struct Weight<'a> {
-    /// How the elements are stored; for a packed matrix what it counts as, see [`counted_as`].
+    /// How the elements are stored; for a packed matrix what it counts as, see [`counted_as`], and F32 for all values.
     pub ty: BlockType,
     /// Outputs of the linear map.
     pub rows: usize,
@@ -57,6 +59,8 @@ enum Data<'a> {
     Blocks(&'a [u8]),
     /// A packed matrix, from this element on.
     Packed(Packed<&'a [u8]>, usize),
+    /// Values in bf16.
+    Halves(&'a [bf16]),
 }
 
 /// The type that a packed matrix counts as where scratch memory and mapped pages are counted: of the types whose blocks divide its rows, the
@@ -94,6 +98,20 @@ impl<'a> Weight<'a> {
         Self::new(BlockType::F32, rows, cols, bytemuck::cast_slice(data))
     }
 
+    /// A matrix of values.
+    ///
+    /// # Panics
+    /// As [`Weight::f32`].
+    pub fn of(rows: usize, cols: usize, values: Values<'a>) -> Self {
+        match values {
+            Values::F32(data) => Self::f32(rows, cols, data),
+            Values::Bf16(data) => {
+                assert_eq!(data.len(), rows * cols, "values of {rows} rows and {cols} columns");
+                Self { ty: BlockType::F32, rows, cols, data: Data::Halves(data) }
+            }
+        }
+    }
+
     /// Some of the rows, as a matrix of their own.
     pub fn part(&self, rows: Range<usize>) -> Weight<'a> {
         assert!(rows.end <= self.rows, "rows {rows:?} of {}", self.rows);
@@ -105,6 +123,10 @@ impl<'a> Weight<'a> {
             Data::Packed(packed, first) => {
                 let data = Data::Packed(packed, first + rows.start * self.cols);
                 Self { ty: self.ty, rows: rows.len(), cols: self.cols, data }
+            }
+            Data::Halves(data) => {
+                let part = &data[rows.start * self.cols..rows.end * self.cols];
+                Self::of(rows.len(), self.cols, Values::Bf16(part))
             }
         }
     }
@@ -144,6 +166,7 @@ impl<'a> Weight<'a> {
         match &self.data {
             Data::Blocks(data) => Source::Blocks(self.ty, &data[self.blocks(row, cols)]),
             Data::Packed(packed, first) => Source::Packed(packed, first + row * self.cols + cols.start),
+            Data::Halves(data) => Source::Blocks(BlockType::BF16, halves(data, row * self.cols, cols)),
         }
     }
 
@@ -155,12 +178,13 @@ impl<'a> Weight<'a> {
         (at + cols.start / len) * bytes..(at + cols.end / len) * bytes
     }
 
-    /// Columns `cols` of `row` of a matrix of plain floats, as bytes.
+    /// All elements, where they are stored as values are.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn floats(&self, row: usize, cols: &Range<usize>) -> Option<&'a [u8]> {
+    fn values(&self) -> Option<Values<'a>> {
         match self.data {
-            Data::Blocks(data) if self.ty == BlockType::F32 => Some(&data[self.blocks(row, cols)]),
+            Data::Blocks(data) if self.ty == BlockType::F32 => bytemuck::try_cast_slice(data).ok().map(Values::F32),
+            Data::Halves(data) => Some(Values::Bf16(data)),
             _ => None,
         }
     }
@@ -170,7 +194,7 @@ impl<'a> Weight<'a> {
     fn bytes(&self) -> Option<&'a [u8]> {
         match self.data {
             Data::Blocks(data) => Some(data),
-            Data::Packed(..) => None,
+            Data::Packed(..) | Data::Halves(_) => None,
         }
     }
 
@@ -183,6 +207,7 @@ impl<'a> Weight<'a> {
             let bytes = match &self.data {
                 Data::Blocks(data) => &data[self.blocks(row, &(from..to))],
                 Data::Packed(packed, first) => packed.bytes(first + row * self.cols + from, to - from),
+                Data::Halves(data) => halves(data, row * self.cols, &(from..to)),
             };
             for line in bytes.chunks(64) {
                 let at = line.as_ptr();
@@ -199,6 +224,12 @@ impl<'a> Weight<'a> {
             }
         }
     }
+}
+
+/// Columns `cols` of the row that begins at `row`, as bytes.
+#[inline(always)]
+fn halves<'a>(data: &'a [bf16], row: usize, cols: &Range<usize>) -> &'a [u8] {
+    bytemuck::cast_slice(&data[row + cols.start..row + cols.end])
 }
 
 /// What the sums of a product begin with.
@@ -279,25 +310,40 @@ pub struct Ctx<'a> {
 /// # Panics
 /// When a slice or the scratch memory has another length than the shapes ask for.
 pub fn nt(ctx: &mut Ctx, w: Weight, x: &[f32], n: usize, y: &mut [f32], start: Start, low_rank: Option<LowRank>) {
-    nt_of(ctx, w, (x, n, false), y, start, low_rank);
+    nt_values(ctx, w, (Values::F32(x), n), ValuesMut::F32(y), start, low_rank, false);
 }
 
-/// [`nt`] after another one with the same `x`, the same rank and low-rank values that were made or given as here, whose scratch memory nobody
-/// has touched since: what was made of `x` there is not made again, on instruction sets that make something of it.
+/// Whether products read values in bf16, and write them where sums are no longer than [`longest_in_bf16`].
+pub fn takes_bf16(isa: Isa, precision: Precision) -> bool {
+    isa == Isa::Amx && precision == Precision::Bf16
+}
+
+/// The longest sum that is not cut into blocks, so that its output can be bf16: of `x Wᵀ`, or `backward` of `g W`, with a weight of type `ty`.
+pub fn longest_in_bf16(ty: BlockType, backward: bool) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    return amx::longest(if backward { product::Side::Cols(ty) } else { product::Side::Rows });
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (ty, backward);
+        0
+    }
+}
+
+/// [`nt`] with values of either type.
+///
+/// Where it goes on after another one (`again`), that one had the same `x`, the same rank and low-rank values that were made or given as here, and nobody has
+/// touched its scratch memory since: what was made of `x` there is not made again, on instruction sets that make something of it.
 ///
 /// # Panics
-/// As [`nt`].
-pub fn nt_again(ctx: &mut Ctx, w: Weight, x: &[f32], n: usize, y: &mut [f32], start: Start, low_rank: Option<LowRank>) {
-    nt_of(ctx, w, (x, n, true), y, start, low_rank);
-}
-
-fn nt_of(
+/// As [`nt`], and where a type of values is not taken: see [`takes_bf16`].
+pub fn nt_values(
     ctx: &mut Ctx,
     w: Weight,
-    (x, n, again): (&[f32], usize, bool),
-    y: &mut [f32],
+    (x, n): (Values, usize),
+    y: ValuesMut,
     start: Start,
     low_rank: Option<LowRank>,
+    again: bool,
 ) {
     assert_eq!(x.len(), n * w.cols, "length of x for n = {n} and {} columns", w.cols);
     assert_eq!(y.len(), n * w.rows, "length of y for n = {n} and {} rows", w.rows);
@@ -311,6 +357,21 @@ fn nt_of(
 /// # Panics
 /// As [`nt`].
 pub fn nn(ctx: &mut Ctx, w: Weight, g: &[f32], n: usize, gx: &mut [f32], start: Start, low_rank: Option<LowRank>) {
+    nn_values(ctx, w, (Values::F32(g), n), ValuesMut::F32(gx), start, low_rank);
+}
+
+/// [`nn`] with values of either type.
+///
+/// # Panics
+/// As [`nt_values`].
+pub fn nn_values(
+    ctx: &mut Ctx,
+    w: Weight,
+    (g, n): (Values, usize),
+    gx: ValuesMut,
+    start: Start,
+    low_rank: Option<LowRank>,
+) {
     assert_eq!(g.len(), n * w.rows, "length of g for n = {n} and {} rows", w.rows);
     assert_eq!(gx.len(), n * w.cols, "length of gx for n = {n} and {} columns", w.cols);
     let left = Left { data: g, row: w.rows, k: 1 };
@@ -325,6 +386,16 @@ pub fn nn(ctx: &mut Ctx, w: Weight, g: &[f32], n: usize, gx: &mut [f32], start: 
 #[allow(clippy::too_many_arguments)]
 pub fn tn(ctx: &mut Ctx, a: &[f32], b: &[f32], n: usize, p: usize, q: usize, c: &mut [f32], start: Start) {
     assert_eq!(a.len(), n * p, "length of a for n = {n} and p = {p}");
+    tn_part(ctx, (a, p), 0..p, Values::F32(b), n, q, c, start);
+}
+
+/// [`tn`] with `b` of either type.
+///
+/// # Panics
+/// As [`nt`].
+#[allow(clippy::too_many_arguments)]
+pub fn tn_values(ctx: &mut Ctx, a: &[f32], b: Values, n: usize, p: usize, q: usize, c: &mut [f32], start: Start) {
+    assert_eq!(a.len(), n * p, "length of a for n = {n} and p = {p}");
     tn_part(ctx, (a, p), 0..p, b, n, q, c, start);
 }
 
@@ -337,7 +408,7 @@ pub fn tn_part(
     ctx: &mut Ctx,
     (a, p): (&[f32], usize),
     part: Range<usize>,
-    b: &[f32],
+    b: Values,
     n: usize,
     q: usize,
     c: &mut [f32],
@@ -346,10 +417,10 @@ pub fn tn_part(
     assert!(a.len() == n * p && part.end <= p, "columns {part:?} of a for n = {n} and p = {p}");
     assert_eq!(b.len(), n * q, "length of b for n = {n} and q = {q}");
     assert_eq!(c.len(), part.len() * q, "length of c for {part:?} and q = {q}");
-    let left = Left { data: &a[part.start.min(a.len())..], row: 1, k: p };
+    let left = Left { data: Values::F32(&a[part.start.min(a.len())..]), row: 1, k: p };
     let m = part.len();
-    let right = Right::Cols(Weight::f32(n, q, b));
-    Product { left, right, m, n: q, k: n, out: c, start, tail: None, again: false }.run(ctx);
+    let right = Right::Cols(Weight::of(n, q, b));
+    Product { left, right, m, n: q, k: n, out: ValuesMut::F32(c), start, tail: None, again: false }.run(ctx);
 }
 
 /// The shape of a product with a weight, for its scratch memory.

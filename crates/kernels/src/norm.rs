@@ -1,10 +1,12 @@
 //! RMS norm, forward and backward. The statistic is recomputed in the backward pass: it costs one pass over a row that is read anyway.
 
+use half::bf16;
+
 use crate::layer_norm::statistics;
 use crate::math::{dot, lane_sum};
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
-use crate::{Isa, Pool};
+use crate::{Element, Isa, Pool, ValuesMut};
 
 /// Elements that one task handles, about.
 const PIECE: usize = 16384;
@@ -16,11 +18,23 @@ pub(crate) fn piece(width: usize) -> usize {
 
 /// `y = x w / sqrt(mean(x²) + eps)` for each row of `w.len()` elements.
 pub fn forward(isa: Isa, pool: &Pool, x: &[f32], w: &[f32], eps: f32, y: &mut [f32]) {
+    forward_values(isa, pool, x, w, eps, ValuesMut::F32(y));
+}
+
+/// [`forward`] to values of either type.
+pub fn forward_values(isa: Isa, pool: &Pool, x: &[f32], w: &[f32], eps: f32, y: ValuesMut) {
+    match y {
+        ValuesMut::F32(y) => forward_to(pool, x, w, y, &|x, y| forward_rows(isa, x, w, eps, y)),
+        ValuesMut::Bf16(y) => forward_to(pool, x, w, y, &|x, y| forward_rows_bf16(isa, x, w, eps, y)),
+    }
+}
+
+fn forward_to<T: Element>(pool: &Pool, x: &[f32], w: &[f32], y: &mut [T], rows: &(dyn Fn(&[f32], &mut [T]) + Sync)) {
     assert!(x.len() == y.len() && x.len().is_multiple_of(w.len()), "{} {} {}", x.len(), y.len(), w.len());
     let y = Rows::new(y, piece(w.len()));
     pool.run(y.pieces(), &|task, _| {
         let (y, range) = y.piece(task);
-        forward_rows(isa, &x[range], w, eps, y);
+        rows(&x[range], y);
     });
 }
 
@@ -43,6 +57,7 @@ pub fn weight_gradient(isa: Isa, centred: bool, x: &[f32], eps: f32, gy: &[f32],
 
 per_isa!(fn weight_rows(centred: bool, x: &[f32], eps: f32, gy: &[f32], gw: &mut [f32]) = weight_body);
 per_isa!(fn forward_rows(x: &[f32], w: &[f32], eps: f32, y: &mut [f32]) = forward_body);
+per_isa!(fn forward_rows_bf16(x: &[f32], w: &[f32], eps: f32, y: &mut [bf16]) = forward_body);
 per_isa!(fn backward_rows(x: &[f32], w: &[f32], eps: f32, gy: &[f32], gx: &mut [f32], accumulate: bool) = backward_body);
 
 #[inline(always)]
@@ -63,11 +78,11 @@ fn weight_body(centred: bool, x: &[f32], eps: f32, gy: &[f32], gw: &mut [f32]) {
 }
 
 #[inline(always)]
-fn forward_body(x: &[f32], w: &[f32], eps: f32, y: &mut [f32]) {
+fn forward_body<T: Element>(x: &[f32], w: &[f32], eps: f32, y: &mut [T]) {
     for (x, y) in x.chunks_exact(w.len()).zip(y.chunks_exact_mut(w.len())) {
         let rstd = rstd(x, eps);
         for ((y, &x), &w) in y.iter_mut().zip(x).zip(w) {
-            *y = x * rstd * w;
+            *y = T::of(x * rstd * w);
         }
     }
 }

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use pocketune_kernels::blocks::dequantize;
 use pocketune_kernels::dequant::dequantize_row;
 use pocketune_kernels::matmul::{self, Ctx, Low, LowRank, Precision, Shape, Start, Weight};
-use pocketune_kernels::{BlockType, Isa, Pool};
+use pocketune_kernels::{BlockType, Isa, Pool, Values, ValuesMut};
 
 const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
 
@@ -508,8 +508,8 @@ fn one_more_product_of_the_same_input_has_the_same_bits() {
                     let (mut y, mut into) = (vec![f32::NAN; n * rows], vec![f32::NAN; n * rank]);
                     let low = if make { Low::Made { by, scale: 0.5, into: &mut into } } else { Low::Given(&h) };
                     let low_rank = (rank > 0).then_some(LowRank { low, factor, rank });
-                    let product = if again { matmul::nt_again } else { matmul::nt };
-                    product(&mut ctx, Weight::f32(*rows, cols, w), &x, n, &mut y, Start::Zero, low_rank);
+                    let (w, x) = (Weight::f32(*rows, cols, w), (Values::F32(&x), n));
+                    matmul::nt_values(&mut ctx, w, x, ValuesMut::F32(&mut y), Start::Zero, low_rank, again);
                     y
                 };
                 let want = [0, 1].map(|which| run(which, false));

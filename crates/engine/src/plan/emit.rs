@@ -3,12 +3,15 @@
 
 mod backward;
 mod forward;
+mod halves;
 mod order;
 mod scratch;
 mod vera;
 mod whole;
 
 use std::ops::Range;
+
+use halves::Halves;
 
 use super::policy::Spill;
 use super::{Buf, Buffer, Instr, Kind, Passage, Program, Region};
@@ -56,6 +59,7 @@ pub(super) fn emit(request: Request) -> Program {
         sharers: Vec::new(),
         logits: None,
         lse: None,
+        halves: Halves::new(request),
         needs,
     };
     emitter.survey();
@@ -81,6 +85,8 @@ struct Emitter<'a> {
     needs: Vec<bool>,
     /// Values that some derivative reads.
     saved: Vec<bool>,
+    /// Values and gradients that are bf16.
+    halves: Halves,
     /// Values that only their own stage reads.
     local: Vec<bool>,
     /// The value that takes the place of each in memory, where one does.
@@ -202,17 +208,30 @@ impl<'a> Emitter<'a> {
     fn buffer(&mut self, name: &'static str, block: Option<usize>, kind: Kind, len: usize, cols: Option<usize>) -> Buf {
         let (first, last, local) = (usize::MAX, 0, false);
         self.sharers.push(0);
-        self.buffers.push(Buffer { name, block, kind, len: len.max(1), cols, local, first, last, offset: 0 });
+        let (len, half, offset) = (len.max(1), false, 0);
+        self.buffers.push(Buffer { name, block, kind, len, cols, half, local, first, last, offset });
         Buf(self.buffers.len() - 1)
     }
 
-    /// A buffer for a value or for its gradient: of one piece when it never leaves the open region.
+    /// A buffer for a value.
     fn value_buffer(&mut self, value: ValueId, kind: Kind) -> Buf {
+        self.rows_buffer(value, kind, self.halves.values[value.0])
+    }
+
+    /// A buffer for the gradient of a value.
+    fn gradient_buffer(&mut self, value: ValueId) -> Buf {
+        self.rows_buffer(value, Kind::Work, self.halves.gradients[value.0])
+    }
+
+    /// A buffer for either: of one piece when it never leaves the open region.
+    fn rows_buffer(&mut self, value: ValueId, kind: Kind, half: bool) -> Buf {
         let decl = &self.request.graph.values[value.0];
         let local = self.region.is_some() && self.local[value.0] && kind != Kind::Checkpoint;
         let rows = if local { self.rows() } else { self.request.tokens };
-        let buf = self.buffer(decl.name, decl.block, kind, decl.cols * rows, Some(decl.cols));
-        self.buffers[buf.0].local = local;
+        let buf = self.buffer(decl.name, decl.block, kind, 0, Some(decl.cols));
+        let buffer = &mut self.buffers[buf.0];
+        (buffer.local, buffer.half) = (local, half);
+        buffer.len = buffer.floats(rows).max(1);
         buf
     }
 

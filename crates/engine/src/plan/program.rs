@@ -35,8 +35,10 @@ pub struct Buffer {
     pub kind: Kind,
     /// Length in floats, for as many tokens as the program handles at most.
     pub len: usize,
-    /// Floats a token, where it is a value: a run of fewer tokens uses that much less of it.
+    /// Elements a token, where it is a value: a run of fewer tokens uses that much less of it.
     pub cols: Option<usize>,
+    /// Whether these are bf16, two in the place of a float.
+    pub half: bool,
     /// Whether it holds the rows of one piece at a time, inside a region.
     pub local: bool,
     /// First instruction that writes it.
@@ -45,6 +47,14 @@ pub struct Buffer {
     pub last: usize,
     /// Where it starts in the transient part of the arena, in floats.
     pub offset: usize,
+}
+
+impl Buffer {
+    /// Floats that `rows` of a value take.
+    pub fn floats(&self, rows: usize) -> usize {
+        let elements = self.cols.unwrap_or(0) * rows;
+        if self.half { elements.div_ceil(2) } else { elements }
+    }
 }
 
 /// Instructions that are run for one piece of rows after another.

@@ -215,7 +215,7 @@ impl Clock<'_> {
             Instr::Fetch { to, .. } => time.disk += 4.0 * program.buffers[to.0].len as f64 / rates.read,
             Instr::Spilled { .. } | Instr::Fetched { .. } => {}
             ref other => {
-                other.buffers(&mut |buf, _| bytes += 4.0 * n * program.buffers[buf.0].cols.unwrap_or(0) as f64);
+                other.buffers(&mut |buf, _| bytes += 4.0 * n * program.buffers[buf.0].floats(2) as f64 / 2.0);
             }
         }
         time.flops += n * (frozen + added + thin + head) + attended;

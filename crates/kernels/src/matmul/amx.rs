@@ -25,7 +25,7 @@ use super::{Ctx, Low, Start};
 use crate::amx::{K_TILE, Pair, SIDE, Square, Tiles};
 use crate::pool::own;
 use crate::rows::Rows;
-use crate::{BlockType, Pool};
+use crate::{BlockType, Pool, Values, ValuesMut};
 
 /// Rows and length of a block of the left operand: 1 MiB, half of a second-level cache. The length is whole blocks of every type.
 const LEFT_ROWS: usize = 512;
@@ -99,7 +99,24 @@ struct Scratch<'a> {
     sums: [&'a mut [f32]; 2],
 }
 
+/// The longest sum that is one block.
+pub(super) fn longest(side: Side) -> usize {
+    Sizes::new((0, 0, 0), 0, side).k_block
+}
+
 pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
+    match std::mem::replace(&mut product.out, ValuesMut::F32(&mut [])) {
+        ValuesMut::F32(out) => run_to(ctx, product, Out::new(out, product.n)),
+        ValuesMut::Bf16(out) => {
+            let (longest, start) = (longest(product.right.side()), product.start);
+            assert!(product.k <= longest, "a sum of {} in bf16, {longest} at most", product.k);
+            assert!(!matches!(start, Start::Output), "a sum in bf16 does not go on");
+            run_to(ctx, product, Out::new(out, product.n));
+        }
+    }
+}
+
+fn run_to<T: stage::Stored>(ctx: &mut Ctx, product: &mut Product, out: Out<T>) {
     let (m, n, k, right) = (product.m, product.n, product.k, product.right);
     let rank = product.tail.as_ref().map_or(0, |tail| tail.factor.rank);
     let sizes = Sizes::new((m, n, k), rank, right.side());
@@ -109,7 +126,6 @@ pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
     let (down, rest) = rest.split_at_mut(sizes.down);
     let per_thread = sizes.per_thread();
     let threads_scratch = Threads { parts: Rows::new(&mut rest[..per_thread * threads], per_thread), sizes: &sizes };
-    let out = Out::new(product.out, n);
     let mut tail = product.tail.take();
     // Where a left operand was packed whole, its tiles are still there.
     let whole = k <= sizes.k_block || matches!(&tail, Some(Tail { low: Low::Made { .. }, .. }));
@@ -120,7 +136,7 @@ pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
     for m0 in (0..m).step_by(sizes.row_block) {
         let rows = sizes.row_block.min(m - m0);
         let split = Split::new((rows, n), (sizes.least, sizes.most), SIDE, threads);
-        let left = Left { data: &product.left.data[m0 * product.left.row..], ..product.left };
+        let left = product.left.from(m0, 0);
         let blocks = Blocks { k, k_block: sizes.k_block, rank, pairs: rows.div_ceil(SIDE) };
         // Where an adapter's low-rank values are made of the whole left operand first, it is packed once, for both.
         let made = match &mut tail {
@@ -139,7 +155,7 @@ pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
                 Low::Given(h) => h,
                 Low::Made { into, .. } => &**into,
             };
-            Left { data: &h[m0 * rank..], row: rank, k: 1 }
+            Left { data: Values::F32(&h[m0 * rank..]), row: rank, k: 1 }
         });
         blocks.each(|block| {
             let packed = if made { &mut packed[block.at..] } else { &mut packed[..] };
@@ -219,7 +235,7 @@ fn pack(pool: &Pool, left: Left, rows: usize, block: &Block, right: Right, to: &
 }
 
 fn pack_at(pool: &Pool, left: Left, rows: usize, ks: Range<usize>, place: fill::Place, right: Right, to: &mut [f32]) {
-    let left = Left { data: &left.data[ks.start * left.k..], ..left };
+    let left = left.from(0, ks.start);
     let pair = 2 * TILE * place.steps;
     let pairs = rows.div_ceil(SIDE);
     let pieces = Rows::new(&mut to[..pairs * pair], pair);
@@ -257,14 +273,14 @@ struct Job<'a> {
 impl Job<'_> {
     /// Sums for `rows` of the block, which begins at row `m0` of the output, and for columns `cols`.
     /// It begins with what its thread has packed and asks for the rest meanwhile.
-    fn task(
+    fn task<T: stage::Stored>(
         &self,
         m0: usize,
         rows: Range<usize>,
         cols: Range<usize>,
         packed: Packed,
         scratch: &mut Scratch,
-        out: &Out,
+        out: &Out<T>,
     ) {
         let (ks, steps) = (self.block.ks.clone(), self.block.steps);
         let (place, tail) = (fill::Place { first: 0, steps }, fill::Place { first: self.block.main, steps });

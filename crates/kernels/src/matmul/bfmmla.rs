@@ -79,14 +79,13 @@ pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
     let (packed, rest) = ctx.scratch[line..].split_at_mut(sizes.left);
     let per_thread = sizes.per_thread();
     let scratch = Rows::new(&mut rest[..per_thread * threads], per_thread);
-    let out = Out::new(product.out, n);
+    let out = Out::new(product.out.floats(), n);
     for m0 in (0..m).step_by(LEFT_ROWS) {
         let rows = LEFT_ROWS.min(m - m0);
         let split = Split::new((rows, n), (sizes.least, sizes.most), SIDE, threads);
         for k0 in (0..k).step_by(sizes.k_block) {
             let ks = k0..k.min(k0 + sizes.k_block);
-            let left = &product.left.data[m0 * product.left.row + k0 * product.left.k..];
-            pack(ctx.pool, Left { data: left, ..product.left }, rows, ks.len(), packed);
+            pack(ctx.pool, product.left.from(m0, k0), rows, ks.len(), packed);
             let block = Block { left: packed, right, ks, start: if k0 == 0 { product.start } else { Start::Output } };
             ctx.pool.run(split.tasks(), &|task, thread| {
                 // SAFETY: no two running tasks share `thread`, and so none shares this part.

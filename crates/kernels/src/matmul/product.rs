@@ -1,14 +1,21 @@
 //! The one shape behind the three products, `out[m, n] = start + left[m, k] right[k, n]`, and the choice of the code that runs it.
 
 use super::{Ctx, Low, Precision, Start, Weight};
-use crate::{BlockType, Isa, elementwise};
+use crate::{BlockType, Isa, Values, ValuesMut, elementwise};
 
 /// The left operand: element `(i, k)` lies at `i row + k k`.
 #[derive(Clone, Copy)]
 pub(super) struct Left<'a> {
-    pub data: &'a [f32],
+    pub data: Values<'a>,
     pub row: usize,
     pub k: usize,
+}
+
+impl Left<'_> {
+    /// From row `i` and element `k` of the sum on.
+    pub fn from(self, i: usize, k: usize) -> Self {
+        Self { data: self.data.from(i * self.row + k * self.k), ..self }
+    }
 }
 
 /// The right operand, by which side of a weight its outputs are.
@@ -64,7 +71,7 @@ pub(super) struct Product<'a> {
     pub m: usize,
     pub n: usize,
     pub k: usize,
-    pub out: &'a mut [f32],
+    pub out: ValuesMut<'a>,
     pub start: Start<'a>,
     pub tail: Option<Tail<'a>>,
     /// Whether the scratch memory is as a product with the same left operand and rank left it. (Only AMX makes something of it.)
@@ -111,8 +118,8 @@ impl Product<'_> {
         self.make_low(ctx);
         let Some(Tail { low: Low::Given(h), factor }) = self.tail.take() else { return };
         let (m, rank) = (self.m, factor.rank);
-        let (left, right) = (Left { data: h, row: rank, k: 1 }, Right::Cols(factor.weight()));
-        let out = &mut *self.out;
+        let (left, right) = (Left { data: Values::F32(h), row: rank, k: 1 }, Right::Cols(factor.weight()));
+        let out = ValuesMut::F32(self.out.floats());
         Product { left, right, m, n: self.n, k: rank, out, start: Start::Output, tail: None, again: false }.run(ctx);
     }
 
@@ -123,7 +130,7 @@ impl Product<'_> {
             Low::Given(h) => h,
             Low::Made { by, scale, into } => {
                 let right = Right::Rows(Weight::f32(factor.rank, self.k, by));
-                let (left, m, k, out) = (self.left, self.m, self.k, &mut *into);
+                let (left, m, k, out) = (self.left, self.m, self.k, ValuesMut::F32(into));
                 Product { left, right, m, n: factor.rank, k, out, start: Start::Zero, tail: None, again: false }
                     .run(ctx);
                 elementwise::scale(ctx.pool, into, scale);
@@ -135,7 +142,7 @@ impl Product<'_> {
 
     /// Writes what the sums begin with to the output.
     pub fn begin(&mut self) {
-        for row in self.out.chunks_exact_mut(self.n) {
+        for row in self.out.floats().chunks_exact_mut(self.n) {
             match self.start {
                 Start::Zero => row.fill(0.0),
                 Start::Bias(bias) => row.copy_from_slice(bias),
@@ -179,12 +186,4 @@ pub(super) fn scratch(
         0 => main,
         _ => main.max(plain(rank, k, Side::Rows)).max(plain(n, rank, Side::Cols(BlockType::F32))),
     }
-}
-
-/// `x` rounded to bfloat16, to nearest, ties to even; NaN stays NaN.
-#[inline(always)]
-pub(super) fn round_bf16(x: f32) -> f32 {
-    let bits = x.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000;
-    f32::from_bits(if x.is_nan() { (bits | 0x0040_0000) & 0xffff_0000 } else { rounded })
 }

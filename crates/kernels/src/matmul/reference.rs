@@ -2,10 +2,11 @@
 //!
 //! It keeps the order of the sums and nothing else in mind.
 
-use super::product::{Product, Right, round_bf16};
+use super::product::{Product, Right};
 use super::{Ctx, Precision, Weight};
 use crate::Isa;
 use crate::rows::Rows;
+use crate::values::round_bf16;
 
 /// Weights that are dequantised at once: the longest block.
 const PIECE: usize = 256;
@@ -14,8 +15,8 @@ pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
     product.begin();
     let (m, n, k, left) = (product.m, product.n, product.k, product.left);
     let bf16 = ctx.precision == Precision::Bf16;
-    let at = |i: usize, k: usize| round(left.data[i * left.row + k * left.k], bf16);
-    let out = Rows::new(product.out, 1);
+    let at = |i: usize, k: usize| round(left.data.at(i * left.row + k * left.k), bf16);
+    let out = Rows::new(product.out.floats(), 1);
     match product.right {
         Right::Rows(w) => ctx.pool.run(n, &|j, _| {
             let mut piece = [0.0; PIECE];

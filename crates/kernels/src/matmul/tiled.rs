@@ -7,11 +7,12 @@ use std::ops::Range;
 
 use super::lanes::Sweep;
 use super::out::Out;
-use super::product::{Left, Product, Right, Side, round_bf16};
+use super::product::{Left, Product, Right, Side};
 use super::split::Split;
 use super::{Ctx, Precision, Start, Weight};
 use crate::rows::Rows;
-use crate::{Isa, Pool};
+use crate::values::round_bf16;
+use crate::{Isa, Pool, Values};
 
 /// What an instruction set brings.
 pub(super) struct Kernel {
@@ -100,14 +101,13 @@ pub(super) fn run(kernel: &Kernel, ctx: &mut Ctx, product: &mut Product) {
     let per_thread = sizes.per_thread();
     let threads = Rows::new(&mut rest[..per_thread * ctx.pool.threads()], per_thread);
     let mut block = Block { kernel, isa: ctx.isa, bf16, right: product.right, sizes, start: product.start, n };
-    let out = Out::new(product.out, n);
+    let out = Out::new(product.out.floats(), n);
     for m0 in (0..m).step_by(left_rows) {
         let rows = left_rows.min(m - m0);
         block.start = product.start;
         for k0 in (0..k).step_by(left_k) {
             let len = left_k.min(k - k0);
-            let mut left =
-                Left { data: &product.left.data[m0 * product.left.row + k0 * product.left.k..], ..product.left };
+            let mut left = product.left.from(m0, k0);
             if bf16 {
                 left = round_left(ctx.pool, left, rows, len, rounded);
             }
@@ -118,12 +118,12 @@ pub(super) fn run(kernel: &Kernel, ctx: &mut Ctx, product: &mut Product) {
                 let (rows, cols) = split.task(task);
                 // SAFETY: no two running tasks share `thread`, and so none shares this part.
                 let scratch = unsafe { threads.range(thread * per_thread..(thread + 1) * per_thread) };
-                let left = Left { data: &left.data[rows.start * left.row..], ..left };
+                let left = left.from(rows.start, 0);
                 for from in (0..len).step_by(K_BLOCK) {
                     for j in cols.clone().step_by(block.sizes.unit) {
                         let start = if from == 0 { block.start } else { Start::Output };
                         let ks = k0 + from..k0 + len.min(from + K_BLOCK);
-                        let left = Left { data: &left.data[from * left.k..], ..left };
+                        let left = left.from(0, from);
                         let rows = m0 + rows.start..m0 + rows.end;
                         let js = j..cols.end.min(j + block.sizes.unit);
                         block.unit(js, left, rows, ks, start, scratch, &out);
@@ -139,12 +139,12 @@ pub(super) fn run(kernel: &Kernel, ctx: &mut Ctx, product: &mut Product) {
 fn round_left<'a>(pool: &Pool, left: Left, rows: usize, len: usize, to: &'a mut [f32]) -> Left<'a> {
     let pieces = Rows::new(&mut to[..rows * len], len);
     pool.run(rows, &|i, _| {
-        let from = &left.data[i * left.row..];
+        let from = left.from(i, 0).data.floats();
         for (k, to) in pieces.piece(i).0.iter_mut().enumerate() {
             *to = round_bf16(from[k * left.k]);
         }
     });
-    Left { data: to, row: len, k: 1 }
+    Left { data: Values::F32(to), row: len, k: 1 }
 }
 
 impl Block<'_> {
@@ -176,9 +176,10 @@ impl Block<'_> {
                 Start::Output => (first.cast_const(), self.n),
             };
             let last = (rows.len() - 1) * left.row + (ks.len() - 1) * left.k;
-            assert!(last < left.data.len(), "element {last} of a left operand of {}", left.data.len());
+            let data = left.data.floats();
+            assert!(last < data.len(), "element {last} of a left operand of {}", data.len());
             let sweep = Sweep {
-                left: left.data.as_ptr(),
+                left: data.as_ptr(),
                 left_row: left.row,
                 left_k: left.k,
                 panel: panel.as_ptr(),

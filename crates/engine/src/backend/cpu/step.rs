@@ -3,9 +3,11 @@
 use std::ops::Range;
 
 use pocketune_kernels::attention::Segment;
-use pocketune_kernels::matmul::{Ctx, Low, LowRank, Precision, Start, Weight, matvec, nn, nt, nt_again, tn, tn_part};
+use pocketune_kernels::matmul::{Ctx, Low, LowRank, Precision, Start, Weight, matvec};
+use pocketune_kernels::matmul::{nn, nn_values, nt, nt_values, tn, tn_part, tn_values};
 use pocketune_kernels::{
-    activation, attention, dora, dropout, elementwise, embed, gated, layer_norm, levels, norm, rope, shared_norm,
+    Values, ValuesMut, activation, attention, dora, dropout, elementwise, embed, gated, layer_norm, levels, norm, rope,
+    shared_norm,
 };
 
 use super::classify::Gradients;
@@ -39,8 +41,9 @@ impl Cpu {
             let start = base + buffer.offset;
             match buffer.cols {
                 None => start..start + buffer.len,
-                Some(cols) if buffer.local => start..start + cols * n,
-                Some(cols) => start + cols * window.start..start + cols * window.end,
+                Some(_) if buffer.local => start..start + buffer.floats(n),
+                // Pieces are of an even number of rows, and so begin at a float.
+                Some(_) => start + buffer.floats(window.start)..start + buffer.floats(window.end),
             }
         };
         let arena = &self.arena;
@@ -48,6 +51,16 @@ impl Cpu {
         let r = |buf: Buf| unsafe { arena.read(span(buf)) };
         // SAFETY: see above.
         let w = |buf: Buf| unsafe { arena.write(span(buf)) };
+        // Values of either type.
+        let half = |buf: Buf| program.buffers[buf.0].half.then(|| n * program.buffers[buf.0].cols.unwrap_or(0));
+        let v = |buf: Buf| match half(buf) {
+            None => Values::F32(r(buf)),
+            Some(len) => Values::Bf16(&bytemuck::cast_slice(r(buf))[..len]),
+        };
+        let v_mut = |buf: Buf| match half(buf) {
+            None => ValuesMut::F32(w(buf)),
+            Some(len) => ValuesMut::Bf16(&mut bytemuck::cast_slice_mut(w(buf))[..len]),
+        };
         // SAFETY: vectors, matrices and tables are only written by updates, which read none of them but their own.
         let fixed = |span: Span| unsafe { arena.read(span.range()) };
         let vector = |id: VectorId| fixed(self.layout.vectors[id.0]);
@@ -135,7 +148,7 @@ impl Cpu {
                 self.norm_by_group(batch, &window, norm, r(x), w(out), w(moved));
             }
             Instr::Norm { norm: Norm { weight, bias: None, eps }, x, out, .. } => {
-                norm::forward(isa, pool, r(x), vector(weight), eps, w(out));
+                norm::forward_values(isa, pool, r(x), vector(weight), eps, v_mut(out));
             }
             Instr::Norm { norm: Norm { weight, bias: Some(bias), eps }, x, out, .. } => {
                 layer_norm::forward(isa, pool, r(x), vector(weight), vector(bias), eps, w(out));
@@ -162,7 +175,7 @@ impl Cpu {
                 } else if one_row {
                     matvec(&mut ctx(scratch), factor(a), r(x), h, Start::Zero);
                 } else {
-                    nt(&mut ctx(scratch), factor(a), r(x), n, h, Start::Zero, None);
+                    nt_values(&mut ctx(scratch), factor(a), (v(x), n), ValuesMut::F32(h), Start::Zero, None, false);
                 }
                 elementwise::scale(pool, h, scale);
             }
@@ -198,7 +211,7 @@ impl Cpu {
                 }
                 if let Some((x, ga)) = ga {
                     let (grad, add) = self.gradient(ga, &w, first_piece);
-                    tn(&mut ctx(scratch), r(gh), r(x), n, rank, cols, grad, start(add));
+                    tn_values(&mut ctx(scratch), r(gh), v(x), n, rank, cols, grad, start(add));
                 }
             }
             Instr::Linear { weight, bias, x, out, scratch, .. } if moves_model => {
@@ -206,11 +219,13 @@ impl Cpu {
             }
             Instr::Linear { weight, bias, lora, x, out, scratch, more } => {
                 let first = bias.map_or(Start::Zero, |bias| Start::Bias(vector(bias)));
-                let (weight, out) = (self.weights.matrix(weight), w(out));
+                let weight = self.weights.matrix(weight);
                 if let (true, Some(LoraAdd { b, h, .. })) = (perturbs, lora) {
+                    let out = w(out);
                     nt(&mut ctx(scratch), weight, r(x), n, out, first, None);
                     self.up_by_group(batch, &window, b, r(h), out, w(scratch));
                 } else if one_row {
+                    let out = w(out);
                     matvec(&mut ctx(scratch), weight, r(x), out, first);
                     if let Some(LoraAdd { b, h, down }) = lora {
                         if let Some((a, scale)) = down {
@@ -227,8 +242,7 @@ impl Cpu {
                         };
                         LowRank { low, factor: matrix(b), rank: self.ranks[b.0].0 }
                     });
-                    let product = if more { nt_again } else { nt };
-                    product(&mut ctx(scratch), weight, r(x), n, out, first, low_rank);
+                    nt_values(&mut ctx(scratch), weight, (v(x), n), v_mut(out), first, low_rank, more);
                 }
             }
             Instr::LinearBackward { weight, g, gx, lora, scratch } => {
@@ -238,16 +252,18 @@ impl Cpu {
                         let low = Low::Made { by: matrix(b), scale, into: w(gh) };
                         LowRank { low, factor: matrix(a), rank: self.ranks[a.0].0 }
                     });
-                    nn(&mut ctx(scratch), self.weights.matrix(weight), r(g), n, w(gx), start(add), low_rank);
+                    let weight = self.weights.matrix(weight);
+                    nn_values(&mut ctx(scratch), weight, (v(g), n), v_mut(gx), start(add), low_rank);
                 }
                 if let Some(LoraUp { b, scale, gh: Some(gh), .. }) = lora.filter(|_| together.is_none()) {
-                    nt(&mut ctx(scratch), factor(b), r(g), n, w(gh), Start::Zero, None);
-                    elementwise::scale(pool, w(gh), scale);
+                    let gh = w(gh);
+                    nt_values(&mut ctx(scratch), factor(b), (v(g), n), ValuesMut::F32(gh), Start::Zero, None, false);
+                    elementwise::scale(pool, gh, scale);
                 }
                 if let Some(lora) = lora {
                     let (rank, cols) = self.ranks[lora.b.0];
                     let (grad, add) = self.gradient(lora.gb, &w, first_piece);
-                    tn(&mut ctx(scratch), r(lora.h), r(g), n, rank, cols, grad, start(add));
+                    tn_values(&mut ctx(scratch), r(lora.h), v(g), n, rank, cols, grad, start(add));
                 }
             }
             Instr::VeraDown { vera, x, h, scratch } => self.vera_down(vera, r(x), n, w(h), ctx(scratch)),
@@ -288,9 +304,9 @@ impl Cpu {
                 let (given, to) = ((r(out), r(lse), r(go)), (w(gq), w(gk), w(gv)));
                 attention::backward(&mut ctx(scratch), heads, batch.segments, (r(q), r(k), r(v)), given, to);
             }
-            Instr::Gated { act, gate, up, out } => gated::forward(isa, pool, act, r(gate), r(up), w(out)),
+            Instr::Gated { act, gate, up, out } => gated::forward_values(isa, pool, act, v(gate), v(up), v_mut(out)),
             Instr::GatedBackward { act, steps, gate, up, g } => {
-                gated::backward(isa, pool, act, steps, w(gate), w(up), r(g));
+                gated::backward_values(isa, pool, act, steps, v_mut(gate), v_mut(up), v(g));
             }
             Instr::Activation { act, x, out: Some(out), levels: kept } => {
                 activation::forward(isa, pool, act, r(x), w(out));
@@ -360,7 +376,7 @@ impl Cpu {
                 let lesson = Lesson { weight, param, how, noise: batch.noise, stream: program.stream, finite };
                 let sum = self.learn(lesson, rule, w(work), &mut |strip, grad, room| {
                     let mut ctx = Ctx { pool, isa, precision: self.machine.precision, scratch: room };
-                    tn_part(&mut ctx, (g, how.rows), strip, x, n, how.cols, grad, Start::Zero);
+                    tn_part(&mut ctx, (g, how.rows), strip, Values::F32(x), n, how.cols, grad, Start::Zero);
                 })?;
                 self.note(param, sum);
             }

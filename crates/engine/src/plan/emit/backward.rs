@@ -55,7 +55,7 @@ impl Emitter<'_> {
             Op::VeraUp(vera) => {
                 let h = input(1);
                 let gh = self.needs[h.0].then(|| {
-                    let gh = self.value_buffer(h, Kind::Work);
+                    let gh = self.gradient_buffer(h);
                     self.set_grad(h, gh);
                     gh
                 });
@@ -79,7 +79,7 @@ impl Emitter<'_> {
                 let scratch = self.scratch(self.attention_backward(*heads));
                 let [q, k, v] = [0, 1, 2].map(|i| self.at(input(i)));
                 let read = [q, k, v, self.at(node.outputs[0]), self.at(node.outputs[1]), g];
-                let write = [0, 1, 2].map(|i| self.value_buffer(input(i), Kind::Work));
+                let write = [0, 1, 2].map(|i| self.gradient_buffer(input(i)));
                 self.instrs.push(Instr::AttentionBackward { heads: *heads, read, write, scratch });
                 (0..3).for_each(|i| self.pass(input(i), write[i]));
             }
@@ -117,7 +117,7 @@ impl Emitter<'_> {
             let a = (down.inputs[0] == node.inputs[0]).then_some(a);
             scratch = self.nt_f32(b).max(self.tn(b));
             let gh = self.needs[h.0].then(|| {
-                let gh = self.value_buffer(h, Kind::Work);
+                let gh = self.gradient_buffer(h);
                 self.set_grad(h, gh);
                 gh
             });
@@ -174,7 +174,7 @@ impl Emitter<'_> {
             return None;
         }
         let Some(buf) = self.grads[value.0] else {
-            let buf = self.value_buffer(value, Kind::Work);
+            let buf = self.gradient_buffer(value);
             self.set_grad(value, buf);
             return Some((buf, false));
         };
@@ -188,7 +188,7 @@ impl Emitter<'_> {
 
     /// A copy of a gradient in a buffer of the value's own.
     fn copy(&mut self, value: ValueId, from: Buf) -> Buf {
-        let to = self.value_buffer(value, Kind::Work);
+        let to = self.gradient_buffer(value);
         self.instrs.push(Instr::Copy { from, to });
         to
     }

@@ -260,7 +260,7 @@ impl Emitter<'_> {
     /// Where the gradient of the loss's input goes, where somebody asks for it.
     fn loss_gradient(&mut self, x: ValueId) -> Option<Buf> {
         self.needs[x.0].then(|| {
-            let gx = self.value_buffer(x, Kind::Work);
+            let gx = self.gradient_buffer(x);
             self.set_grad(x, gx);
             gx
         })

@@ -42,7 +42,6 @@ impl Emitter<'_> {
     /// After a block's forward pass: what is kept stays or begins its way to disk, the rest is gone. The block's output is left for
     /// the next block.
     fn settle(&mut self, block: usize) {
-        let graph = self.request.graph;
         self.finish_writing();
         let output = self.inputs.get(block + 1).copied();
         for at in self.made(block).chain([self.inputs[block].0]) {
@@ -54,7 +53,7 @@ impl Emitter<'_> {
             } else if self.spills() {
                 self.instrs.push(Instr::Spill { from: buf, at: self.spill });
                 self.spilled[at] = Some(self.spill);
-                self.spill += (graph.values[at].cols * self.request.tokens).next_multiple_of(1024);
+                self.spill += self.buffers[buf.0].len.next_multiple_of(1024);
                 self.live[at] = None;
                 self.writing.push(buf);
             }

@@ -34,9 +34,12 @@ unsafe fn part(block: &[u8], at: usize, after: usize, bits: i8) -> __m256i {
 }
 
 impl Run for Q5K {
+    const RUNS: usize = 8;
+    const BYTES: usize = 176;
+
     #[inline(always)]
-    unsafe fn alone(row: &[u8], at: usize) -> __m512i {
-        let (block, run): (&[u8; 176], _) = (&row.as_chunks().0[at / 8], at % 8);
+    unsafe fn alone(group: &[u8], at: usize) -> __m512i {
+        let (block, run): (&[u8; 176], _) = (&group.as_chunks().0[0], at);
         // SAFETY: the caller's promise.
         unsafe {
             let (scale, min) = scale_and_min(block, run);
@@ -50,10 +53,13 @@ impl Run for Q5K {
 }
 
 impl Run for Q6K {
+    const RUNS: usize = 8;
+    const BYTES: usize = 210;
+
     #[inline(always)]
-    unsafe fn alone(row: &[u8], at: usize) -> __m512i {
-        let block: &[u8; 210] = &row.as_chunks().0[at / 8];
-        let (side, run) = (at % 8 / 4, at % 4);
+    unsafe fn alone(group: &[u8], at: usize) -> __m512i {
+        let block: &[u8; 210] = &group.as_chunks().0[0];
+        let (side, run) = (at / 4, at % 4);
         // SAFETY: the caller's promise.
         unsafe {
             let scale = |half: usize| _mm512_set1_ps(f32::from(block[192 + 8 * side + 2 * run + half] as i8));

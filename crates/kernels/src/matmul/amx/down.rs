@@ -6,9 +6,9 @@ use super::super::Weight;
 use super::super::out::Out;
 use super::super::product::{Left, Right};
 use super::{Blocks, TILE, Threads, fill, stage};
-use crate::Pool;
 use crate::amx::{K_TILE, Pair, SIDE, Square, Tiles};
 use crate::rows::Rows;
+use crate::{Pool, Values};
 
 /// The factor `[rank, k]` into tiles, 32 of its rows after another, each with all of the sum.
 pub(super) fn fill(
@@ -23,7 +23,7 @@ pub(super) fn fill(
     let units = Rows::new(to, 2 * TILE * steps);
     pool.run(rank.div_ceil(SIDE), &|unit, thread| {
         let (to, rows) = (units.piece(unit).0, unit * SIDE..rank.min((unit + 1) * SIDE));
-        let (factor, left) = (Weight::f32(rank, k, by), Left { data: by, row: k, k: 1 });
+        let (factor, left) = (Weight::f32(rank, k, by), Left { data: Values::F32(by), row: k, k: 1 });
         for k0 in (0..k).step_by(k_block) {
             let (ks, place) = (k0..k.min(k0 + k_block), fill::Place { first: k0 / K_TILE, steps });
             // SAFETY: the product checked that this processor has the instructions.
@@ -33,8 +33,7 @@ pub(super) fn fill(
                         fill::weight_rows(&factor, rows.clone(), ks, place, threads.of(thread).buffer, to);
                     }
                     Right::Cols(_) => {
-                        let left = Left { data: &by[k0..], ..left };
-                        fill::left_cols(left, rows.clone(), ks.len(), place, to);
+                        fill::left_cols(left.from(0, k0), rows.clone(), ks.len(), place, to);
                     }
                 }
             }

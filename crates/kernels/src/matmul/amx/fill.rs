@@ -9,6 +9,7 @@ use super::super::Weight;
 use super::super::product::{Factor, Left};
 use super::runs::Runs;
 use super::{K_TILE, SIDE, TILE};
+use crate::Values;
 use crate::avx512::{interleave, mask, round, transpose_16};
 
 /// Where in runs of `steps` tiles a filling begins: the sum may go on with another operand.
@@ -23,34 +24,34 @@ const PIECES_AHEAD: usize = 4;
 /// And rows of floats.
 const FLOAT_ROWS_AHEAD: usize = 8;
 
-/// Rounds and stores 32 floats.
+/// Elements `ks` of row `i` of the left operand in bf16, zeros after them.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bf16")]
-fn put(from: &[f32; K_TILE], to: &mut [f32; 16]) {
-    // SAFETY: 32 floats are read, 64 bytes written.
-    unsafe {
-        let (low, high) = (_mm512_loadu_ps(from.as_ptr()), _mm512_loadu_ps(from.as_ptr().add(16)));
-        _mm512_storeu_si512(to.as_mut_ptr().cast(), round(low, high));
-    }
-}
-
-/// Elements `ks` of row `i` of the left operand, zeros after them.
-#[inline(always)]
-fn left_piece(left: Left, i: usize, ks: Range<usize>) -> [f32; K_TILE] {
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+fn left_piece(left: Left, i: usize, ks: Range<usize>) -> __m512i {
+    // Sixteen or thirty-two rows are read side by side, more streams than a processor follows by itself.
+    let ahead = |at: *const u8| {
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    };
     let mut piece = [0.0; K_TILE];
-    let from = &left.data[i * left.row + ks.start * left.k..];
-    match from.first_chunk() {
-        Some(whole) if left.k == 1 && ks.len() == K_TILE => {
-            piece = *whole;
-            // Sixteen or thirty-two rows are read side by side, more streams than a processor follows by itself.
-            for line in [PIECES_AHEAD * K_TILE, PIECES_AHEAD * K_TILE + 16] {
-                // SAFETY: a hint; it faults at no address.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(from.as_ptr().wrapping_add(line).cast()) };
-            }
+    match left.from(i, ks.start).data {
+        Values::Bf16(from) => {
+            let from = &from[..ks.len()];
+            ahead(from.as_ptr().wrapping_add(PIECES_AHEAD * K_TILE).cast());
+            // SAFETY: as many elements are read as there are.
+            return unsafe { _mm512_maskz_loadu_epi16(!0 >> (K_TILE - ks.len()), from.as_ptr().cast()) };
         }
-        _ => piece.iter_mut().zip(from.iter().step_by(left.k)).take(ks.len()).for_each(|(to, from)| *to = *from),
+        Values::F32(from) => match from.first_chunk() {
+            Some(whole) if left.k == 1 && ks.len() == K_TILE => {
+                piece = *whole;
+                for line in [PIECES_AHEAD * K_TILE, PIECES_AHEAD * K_TILE + 16] {
+                    ahead(from.as_ptr().wrapping_add(line).cast());
+                }
+            }
+            _ => piece.iter_mut().zip(from.iter().step_by(left.k)).take(ks.len()).for_each(|(to, from)| *to = *from),
+        },
     }
-    piece
+    // SAFETY: the piece has 32 floats.
+    unsafe { round(_mm512_loadu_ps(piece.as_ptr()), _mm512_loadu_ps(piece.as_ptr().add(16))) }
 }
 
 /// `rows` (32 at most) and `len` columns of the left operand into tiles of rows.
@@ -60,8 +61,8 @@ fn left_piece(left: Left, i: usize, ks: Range<usize>) -> [f32; K_TILE] {
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 pub(super) unsafe fn left_rows(left: Left, rows: Range<usize>, len: usize, place: Place, to: &mut [f32]) {
     // Rows that are columns in memory lie as a factor does.
-    if left.row == 1 {
-        let factor = Factor { data: left.data, rank: len, cols: left.k };
+    if let (1, Values::F32(data)) = (left.row, left.data) {
+        let factor = Factor { data, rank: len, cols: left.k };
         // SAFETY: the caller's promise.
         return unsafe { factor_rows(&factor, rows, place, to) };
     }
@@ -70,8 +71,10 @@ pub(super) unsafe fn left_rows(left: Left, rows: Range<usize>, len: usize, place
         for (step, tile) in tiles.chunks_exact_mut(TILE).enumerate().take(len.div_ceil(K_TILE)) {
             let ks = step * K_TILE..len.min((step + 1) * K_TILE);
             for (i, to) in (rows.start + half * 16..).zip(tile.as_chunks_mut().0) {
-                let piece = if i < rows.end { left_piece(left, i, ks.clone()) } else { [0.0; K_TILE] };
-                put(&piece, to);
+                let piece = if i < rows.end { left_piece(left, i, ks.clone()) } else { _mm512_setzero_si512() };
+                let to: &mut [f32; 16] = to;
+                // SAFETY: `to` has 64 bytes.
+                unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), piece) };
             }
         }
     }
@@ -89,10 +92,7 @@ pub(super) unsafe fn left_cols(left: Left, rows: Range<usize>, len: usize, place
         for (half, tile) in pair.chunks_exact_mut(TILE).enumerate() {
             let mut square = [_mm512_setzero_ps(); 16];
             for (i, row) in (rows.start + half * 16..rows.end).zip(&mut square) {
-                let piece = left_piece(left, i, ks.clone());
-                // SAFETY: the piece has 32 floats.
-                let (low, high) = unsafe { (_mm512_loadu_ps(piece.as_ptr()), _mm512_loadu_ps(piece.as_ptr().add(16))) };
-                *row = _mm512_castsi512_ps(round(low, high));
+                *row = _mm512_castsi512_ps(left_piece(left, i, ks.clone()));
             }
             for (to, pairs) in tile.as_chunks_mut::<16>().0.iter_mut().zip(transpose_16(square)) {
                 // SAFETY: `to` has 64 bytes.
@@ -150,8 +150,8 @@ pub(super) unsafe fn weight_cols(
     buffer: &mut [f32],
     to: &mut [f32],
 ) {
-    if w.floats(ks.start, &js).is_some() {
-        return float_cols(w, js, ks, place, to);
+    if let Some(values) = w.values() {
+        return value_cols(w, values, js, ks, place, to);
     }
     if let Some(runs) = Runs::of(w) {
         // SAFETY: the caller's promise.
@@ -188,22 +188,29 @@ pub(super) unsafe fn weight_cols(
     }
 }
 
-/// [`weight_cols`] of plain floats: nothing to dequantise, so rows go straight from memory to tiles.
+/// [`weight_cols`] of values: nothing to dequantise, so rows go straight from memory to tiles.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn float_cols(w: &Weight, js: Range<usize>, ks: Range<usize>, place: Place, to: &mut [f32]) {
+fn value_cols(w: &Weight, values: Values, js: Range<usize>, ks: Range<usize>, place: Place, to: &mut [f32]) {
     let row = |k: usize, j: usize| {
-        let inside = j..js.end.min(j + SIDE);
-        let from: &[u8] = if k < ks.end { w.floats(k, &inside).unwrap_or_default() } else { &[] };
-        let count = from.len() / 4;
-        let at: *const f32 = from.as_ptr().cast();
-        // SAFETY: `count` floats are read, of any alignment.
+        let count = if k < ks.end { SIDE.min(js.end - j) } else { 0 };
+        let at = if count == 0 { 0 } else { k * w.cols + j };
+        // SAFETY: `count` elements are read, of any alignment.
         unsafe {
-            match count {
-                SIDE => round(_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(16))),
-                _ => round(
-                    _mm512_maskz_loadu_ps(mask(count), at),
-                    _mm512_maskz_loadu_ps(mask(count.saturating_sub(16)), at.wrapping_add(16)),
-                ),
+            match values {
+                Values::Bf16(from) => {
+                    let lanes = if count == 0 { 0 } else { !0 >> (SIDE - count) };
+                    _mm512_maskz_loadu_epi16(lanes, from[at..at + count].as_ptr().cast())
+                }
+                Values::F32(from) => {
+                    let at = from[at..at + count].as_ptr();
+                    match count {
+                        SIDE => round(_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(16))),
+                        _ => round(
+                            _mm512_maskz_loadu_ps(mask(count), at),
+                            _mm512_maskz_loadu_ps(mask(count.saturating_sub(16)), at.wrapping_add(16)),
+                        ),
+                    }
+                }
             }
         }
     };

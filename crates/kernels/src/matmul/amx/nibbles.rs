@@ -6,42 +6,46 @@ use std::arch::x86_64::*;
 use super::runs::{Numbers, Run, Sixteen};
 use crate::avx512::round;
 
-/// How a run of nibbles lies in its row.
+/// How runs of nibbles lie in a group, whose first four bytes hold its numbers.
 pub(super) trait Nibbles {
-    /// The byte of a row that the four bytes begin at which hold the numbers of run `at`.
-    fn numbers_at(at: usize) -> usize;
+    /// Runs of a group, and its bytes.
+    const RUNS: usize = 1;
+    const BYTES: usize;
 
-    /// The sixteen values that elements of run `at` can have, by two numbers of its block.
+    /// The sixteen values that elements of run `at` can have, by two numbers of its group.
     ///
     /// # Safety
     /// The processor has AVX-512.
-    unsafe fn values(row: &[u8], at: usize, numbers: [__m512; 2]) -> __m512;
+    unsafe fn values(group: &[u8], at: usize, numbers: [__m512; 2]) -> __m512;
 
     /// Which value each element of run `at` has: the lower four bits of 32 words. What is above is anything.
     ///
     /// # Safety
     /// As [`Nibbles::values`].
-    unsafe fn words(row: &[u8], at: usize) -> __m512i;
+    unsafe fn words(group: &[u8], at: usize) -> __m512i;
 
     /// The same of two rows, the first one's in lower words and the second one's in upper ones: those of the first 16 elements, and those of the others.
     ///
     /// # Safety
     /// As [`Nibbles::values`].
-    unsafe fn pairs(rows: [&[u8]; 2], at: usize) -> [__m512i; 2];
+    unsafe fn pairs(groups: [&[u8]; 2], at: usize) -> [__m512i; 2];
 }
 
 impl<N: Nibbles> Run for N {
+    const RUNS: usize = N::RUNS;
+    const BYTES: usize = N::BYTES;
+
     #[inline(always)]
-    unsafe fn alone(row: &[u8], at: usize) -> __m512i {
+    unsafe fn alone(group: &[u8], at: usize) -> __m512i {
         // SAFETY: the caller's promise.
-        unsafe { looked_up(N::words(row, at), N::values(row, at, halves::<N>(row, at))) }
+        unsafe { looked_up(N::words(group, at), N::values(group, at, halves(group))) }
     }
 
     #[inline(always)]
     unsafe fn numbers(rows: Sixteen, at: usize) -> Numbers {
         // SAFETY: the caller's promise; arrays of 16 floats are as large as registers.
         unsafe {
-            let both = rows.four_bytes(N::numbers_at(at));
+            let both = rows.four_bytes(at / N::RUNS * N::BYTES);
             let first = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
             let second = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(both)));
             std::mem::transmute::<[__m512; 2], Numbers>([first, second])
@@ -49,24 +53,24 @@ impl<N: Nibbles> Run for N {
     }
 
     #[inline(always)]
-    unsafe fn one(row: &[u8], at: usize, numbers: &Numbers, number: usize) -> __m512i {
+    unsafe fn one(group: &[u8], at: usize, numbers: &Numbers, number: usize) -> __m512i {
         // SAFETY: the caller's promise.
         unsafe {
             let numbers = [_mm512_set1_ps(numbers[0][number]), _mm512_set1_ps(numbers[1][number])];
-            looked_up(N::words(row, at), N::values(row, at, numbers))
+            looked_up(N::words(group, at), N::values(group, at, numbers))
         }
     }
 
     #[inline(always)]
-    unsafe fn two(rows: [Option<&[u8]>; 2], at: usize) -> [__m512i; 2] {
+    unsafe fn two(groups: [Option<&[u8]>; 2], at: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
         unsafe {
-            let [Some(first), second] = rows else { return [_mm512_setzero_si512(); 2] };
+            let [Some(first), second] = groups else { return [_mm512_setzero_si512(); 2] };
             let high = match second {
-                Some(row) => N::values(row, at, halves::<N>(row, at)),
+                Some(group) => N::values(group, at, halves(group)),
                 None => _mm512_setzero_ps(),
             };
-            let table = round(N::values(first, at, halves::<N>(first, at)), high);
+            let table = round(N::values(first, at, halves(first)), high);
             // The second row's values lie 16 after the first's: (bits and 15) or 16.
             let (low, sixteen) = (_mm512_set1_epi32(0x000f_000f), _mm512_set1_epi32(0x0010_0000));
             let [a, b] = N::pairs([first, second.unwrap_or(first)], at);
@@ -86,12 +90,11 @@ unsafe fn looked_up(words: __m512i, values: __m512) -> __m512i {
     unsafe { _mm512_permutexvar_epi16(words, round(values, values)) }
 }
 
-/// The two numbers of run `at` of one row.
+/// The two numbers of a group.
 #[inline(always)]
-unsafe fn halves<N: Nibbles>(row: &[u8], at: usize) -> [__m512; 2] {
-    let at = N::numbers_at(at);
+unsafe fn halves(group: &[u8]) -> [__m512; 2] {
     // SAFETY: the caller's promise.
-    unsafe { [half(row, at), half(row, at + 2)] }
+    unsafe { [half(group, 0), half(group, 2)] }
 }
 
 pub(super) struct Q4_0;
@@ -170,10 +173,7 @@ pub(super) fn scale_and_min(block: &[u8], run: usize) -> (u8, u8) {
 }
 
 impl Nibbles for Q4_0 {
-    #[inline(always)]
-    fn numbers_at(at: usize) -> usize {
-        18 * at
-    }
+    const BYTES: usize = 18;
 
     #[inline(always)]
     unsafe fn values(_: &[u8], _: usize, [d, _]: [__m512; 2]) -> __m512 {
@@ -182,23 +182,20 @@ impl Nibbles for Q4_0 {
     }
 
     #[inline(always)]
-    unsafe fn words(row: &[u8], at: usize) -> __m512i {
+    unsafe fn words(group: &[u8], _: usize) -> __m512i {
         // SAFETY: the caller's promise.
-        unsafe { halves_of_bytes(row, 18 * at + 2) }
+        unsafe { halves_of_bytes(group, 2) }
     }
 
     #[inline(always)]
-    unsafe fn pairs(rows: [&[u8]; 2], at: usize) -> [__m512i; 2] {
+    unsafe fn pairs(groups: [&[u8]; 2], _: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
-        unsafe { halves_of_both(sixteen_bytes(rows[0], 18 * at + 2), sixteen_bytes(rows[1], 18 * at + 2)) }
+        unsafe { halves_of_both(sixteen_bytes(groups[0], 2), sixteen_bytes(groups[1], 2)) }
     }
 }
 
 impl Nibbles for Q4_1 {
-    #[inline(always)]
-    fn numbers_at(at: usize) -> usize {
-        20 * at
-    }
+    const BYTES: usize = 20;
 
     #[inline(always)]
     unsafe fn values(_: &[u8], _: usize, [d, m]: [__m512; 2]) -> __m512 {
@@ -207,15 +204,15 @@ impl Nibbles for Q4_1 {
     }
 
     #[inline(always)]
-    unsafe fn words(row: &[u8], at: usize) -> __m512i {
+    unsafe fn words(group: &[u8], _: usize) -> __m512i {
         // SAFETY: the caller's promise.
-        unsafe { halves_of_bytes(row, 20 * at + 4) }
+        unsafe { halves_of_bytes(group, 4) }
     }
 
     #[inline(always)]
-    unsafe fn pairs(rows: [&[u8]; 2], at: usize) -> [__m512i; 2] {
+    unsafe fn pairs(groups: [&[u8]; 2], _: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
-        unsafe { halves_of_both(sixteen_bytes(rows[0], 20 * at + 4), sixteen_bytes(rows[1], 20 * at + 4)) }
+        unsafe { halves_of_both(sixteen_bytes(groups[0], 4), sixteen_bytes(groups[1], 4)) }
     }
 }
 
@@ -223,20 +220,17 @@ impl Q4K {
     /// The byte that the elements of run `at` begin at, two runs in the halves of 32 bytes.
     #[inline(always)]
     const fn elements_at(at: usize) -> usize {
-        144 * (at / 8) + 16 + 32 * (at % 8 / 2)
+        16 + 32 * (at / 2)
     }
 }
 
 impl Nibbles for Q4K {
-    #[inline(always)]
-    fn numbers_at(at: usize) -> usize {
-        144 * (at / 8)
-    }
+    const RUNS: usize = 8;
+    const BYTES: usize = 144;
 
     #[inline(always)]
-    unsafe fn values(row: &[u8], at: usize, [d, m]: [__m512; 2]) -> __m512 {
-        let block: &[u8; 144] = &row.as_chunks().0[at / 8];
-        let (scale, min) = scale_and_min(block, at % 8);
+    unsafe fn values(group: &[u8], at: usize, [d, m]: [__m512; 2]) -> __m512 {
+        let (scale, min) = scale_and_min(group, at);
         // SAFETY: the caller's promise.
         unsafe {
             let d = _mm512_mul_ps(d, _mm512_set1_ps(f32::from(scale)));
@@ -246,8 +240,8 @@ impl Nibbles for Q4K {
     }
 
     #[inline(always)]
-    unsafe fn words(row: &[u8], at: usize) -> __m512i {
-        let from: &[u8] = &row[Self::elements_at(at)..][..32];
+    unsafe fn words(group: &[u8], at: usize) -> __m512i {
+        let from: &[u8] = &group[Self::elements_at(at)..][..32];
         // SAFETY: 32 bytes are read; the rest is the caller's promise.
         unsafe {
             let q = _mm512_cvtepu8_epi16(_mm256_loadu_si256(from.as_ptr().cast()));
@@ -256,12 +250,12 @@ impl Nibbles for Q4K {
     }
 
     #[inline(always)]
-    unsafe fn pairs(rows: [&[u8]; 2], at: usize) -> [__m512i; 2] {
+    unsafe fn pairs(groups: [&[u8]; 2], at: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
         unsafe {
             let (from, more) = (Self::elements_at(at), Self::elements_at(at) + 16);
-            let low = beside(sixteen_bytes(rows[0], from), sixteen_bytes(rows[1], from));
-            let high = beside(sixteen_bytes(rows[0], more), sixteen_bytes(rows[1], more));
+            let low = beside(sixteen_bytes(groups[0], from), sixteen_bytes(groups[1], from));
+            let high = beside(sixteen_bytes(groups[0], more), sixteen_bytes(groups[1], more));
             if at.is_multiple_of(2) { [low, high] } else { [_mm512_srli_epi32::<4>(low), _mm512_srli_epi32::<4>(high)] }
         }
     }

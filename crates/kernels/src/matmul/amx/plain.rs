@@ -11,17 +11,21 @@ pub(super) struct F32;
 pub(super) struct Q8_0;
 
 impl Run for Bf16 {
+    const BYTES: usize = 64;
+
     #[inline(always)]
-    unsafe fn alone(row: &[u8], at: usize) -> __m512i {
+    unsafe fn alone(group: &[u8], at: usize) -> __m512i {
         // SAFETY: 64 bytes are read; the rest is the caller's promise.
-        unsafe { _mm512_loadu_si512(row[at * 64..][..64].as_ptr().cast()) }
+        unsafe { _mm512_loadu_si512(group[at * 64..][..64].as_ptr().cast()) }
     }
 }
 
 impl Run for F16 {
+    const BYTES: usize = 64;
+
     #[inline(always)]
-    unsafe fn alone(row: &[u8], at: usize) -> __m512i {
-        let from: &[u8] = &row[at * 64..][..64];
+    unsafe fn alone(group: &[u8], at: usize) -> __m512i {
+        let from: &[u8] = &group[at * 64..][..64];
         // SAFETY: twice 32 bytes are read; the rest is the caller's promise.
         unsafe {
             let half = |at: usize| _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().add(at).cast()));
@@ -31,18 +35,22 @@ impl Run for F16 {
 }
 
 impl Run for F32 {
+    const BYTES: usize = 128;
+
     #[inline(always)]
-    unsafe fn alone(row: &[u8], at: usize) -> __m512i {
-        let from: &[u8] = &row[at * 128..][..128];
+    unsafe fn alone(group: &[u8], at: usize) -> __m512i {
+        let from: &[u8] = &group[at * 128..][..128];
         // SAFETY: twice 64 bytes are read, of any alignment; the rest is the caller's promise.
         unsafe { round(_mm512_loadu_ps(from.as_ptr().cast()), _mm512_loadu_ps(from.as_ptr().add(64).cast())) }
     }
 }
 
 impl Run for Q8_0 {
+    const BYTES: usize = 34;
+
     #[inline(always)]
-    unsafe fn alone(row: &[u8], at: usize) -> __m512i {
-        let block: &[u8; 34] = &row.as_chunks().0[at];
+    unsafe fn alone(group: &[u8], at: usize) -> __m512i {
+        let block: &[u8; 34] = &group.as_chunks().0[at];
         let scale = i16::from_le_bytes([block[0], block[1]]);
         // SAFETY: twice 16 bytes are read; the rest is the caller's promise.
         unsafe {

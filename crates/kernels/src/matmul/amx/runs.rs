@@ -17,13 +17,17 @@ use crate::avx512::{interleave, mask};
 /// Two numbers of each of sixteen rows that elements are scaled with.
 pub(super) type Numbers = [[f32; 16]; 2];
 
-/// How runs lie in their row.
+/// How runs lie in their row: in groups, one after another.
 pub(super) trait Run {
-    /// The 32 elements of run `at`.
+    /// Runs of a group, and its bytes.
+    const RUNS: usize = 1;
+    const BYTES: usize;
+
+    /// The 32 elements of run `at` of a group.
     ///
     /// # Safety
     /// The processor has AVX-512 with BF16.
-    unsafe fn alone(row: &[u8], at: usize) -> __m512i;
+    unsafe fn alone(group: &[u8], at: usize) -> __m512i;
 
     /// Numbers of run `at` of sixteen rows, where it is worth while to get them together.
     ///
@@ -34,14 +38,14 @@ pub(super) trait Run {
         [[0.0; 16]; 2]
     }
 
-    /// As [`Run::alone`], of the row that is number `number` of those that the numbers are of.
+    /// As [`Run::alone`], of a group of the row that is number `number` of those that the numbers are of.
     ///
     /// # Safety
     /// As [`Run::alone`].
     #[inline(always)]
-    unsafe fn one(row: &[u8], at: usize, _: &Numbers, _: usize) -> __m512i {
+    unsafe fn one(group: &[u8], at: usize, _: &Numbers, _: usize) -> __m512i {
         // SAFETY: the caller's promise.
-        unsafe { Self::alone(row, at) }
+        unsafe { Self::alone(group, at) }
     }
 
     /// Those of two rows, one of each in turn; zeros where there is no row.
@@ -49,14 +53,14 @@ pub(super) trait Run {
     /// # Safety
     /// As [`Run::alone`].
     #[inline(always)]
-    unsafe fn two(rows: [Option<&[u8]>; 2], at: usize) -> [__m512i; 2] {
+    unsafe fn two(groups: [Option<&[u8]>; 2], at: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
         unsafe {
-            let take = |row: Option<&[u8]>| match row {
-                Some(row) => Self::alone(row, at),
+            let take = |group: Option<&[u8]>| match group {
+                Some(group) => Self::alone(group, at),
                 None => _mm512_setzero_si512(),
             };
-            interleave(take(rows[0]), take(rows[1]))
+            interleave(take(groups[0]), take(groups[1]))
         }
     }
 }
@@ -167,6 +171,23 @@ impl<'a> Runs<'a> {
         Sixteen { data: &self.data[row.min(self.rows) * self.stride..], stride: self.stride, count, places }
     }
 
+    /// Checks that all of `runs` of rows before `end` lie inside, for [`Runs::group`].
+    fn check<R: Run>(&self, runs: &Range<usize>, end: usize) {
+        assert!(end <= self.rows && self.rows * self.stride <= self.data.len(), "row {end} of {}", self.rows);
+        assert!(runs.end.div_ceil(R::RUNS) * R::BYTES <= self.stride, "runs {runs:?} of rows of {}", self.stride);
+    }
+
+    /// The group of a run of a row, and which run it is there. Its length is a number of the type, so that nothing is checked for every run.
+    ///
+    /// # Safety
+    /// [`Runs::check`] has seen the run and the row.
+    #[inline(always)]
+    unsafe fn group<R: Run>(&self, row: usize, run: usize) -> (&'a [u8], usize) {
+        let at = row * self.stride + run / R::RUNS * R::BYTES;
+        // SAFETY: inside the matrix by the caller's promise.
+        (unsafe { std::slice::from_raw_parts(self.data.as_ptr().add(at), R::BYTES) }, run % R::RUNS)
+    }
+
     /// Asks for the runs `runs` of a row, if there is such a row.
     #[inline(always)]
     fn fetch(&self, row: usize, runs: &Range<usize>) {
@@ -181,10 +202,9 @@ impl<'a> Runs<'a> {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
 unsafe fn rows<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place, to: &mut [f32]) {
     let runs = ks.start / K_TILE..ks.end / K_TILE;
+    w.check::<R>(&runs, js.end);
     for (half, tiles) in to.chunks_exact_mut(place.steps * TILE).enumerate().take(js.len().div_ceil(SIDE) * 2) {
         let first = js.start + half * 16;
-        let mut from: [Option<&[u8]>; 16] = [None; 16];
-        from.iter_mut().zip(first..js.end).for_each(|(from, row)| *from = w.row(row));
         let tiles = tiles[place.first * TILE..].as_chunks_mut::<TILE>().0;
         // SAFETY: the features are enabled here.
         let sixteen = unsafe { w.sixteen(first, js.end) };
@@ -194,16 +214,15 @@ unsafe fn rows<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place
             }
             // SAFETY: as above.
             let numbers = unsafe { R::numbers(sixteen, run) };
-            for (number, (row, to)) in from.into_iter().zip(tile.as_chunks_mut::<16>().0).enumerate() {
-                // SAFETY: as above; 64 bytes are written.
+            let (there, rest) = tile.as_chunks_mut::<16>().0.split_at_mut(sixteen.count);
+            for (number, to) in there.iter_mut().enumerate() {
+                // SAFETY: as above; the row is before the last, and 64 bytes are written.
                 unsafe {
-                    let found = match row {
-                        Some(row) => R::one(row, run, &numbers, number),
-                        None => _mm512_setzero_si512(),
-                    };
-                    _mm512_storeu_si512(to.as_mut_ptr().cast(), found);
+                    let (group, at) = w.group::<R>(first + number, run);
+                    _mm512_storeu_si512(to.as_mut_ptr().cast(), R::one(group, at, &numbers, number));
                 }
             }
+            rest.as_flattened_mut().fill(0.0);
         }
     }
 }
@@ -212,6 +231,7 @@ unsafe fn rows<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place
 unsafe fn cols<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place, to: &mut [f32]) {
     let runs = js.start / SIDE..js.end / SIDE;
     let end = ks.end;
+    w.check::<R>(&runs, end);
     for (step, k0) in ks.step_by(K_TILE).enumerate() {
         for (v, run) in runs.clone().enumerate() {
             // Each run of columns asks for its share of the rows of the next step.
@@ -221,11 +241,14 @@ unsafe fn cols<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place
             let tiles = &mut to[(v * place.steps + place.first + step) * 2 * TILE..][..2 * TILE];
             let (left, right) = tiles.split_at_mut(TILE);
             let places = left.as_chunks_mut::<16>().0.iter_mut().zip(right.as_chunks_mut::<16>().0);
-            for (k, (left, right)) in (k0..).step_by(2).zip(places) {
-                let row = |k: usize| if k < end { w.row(k) } else { None };
-                // SAFETY: the features are enabled here; twice 64 bytes are written.
+            let whole = k0 + K_TILE <= end;
+            for (pair, (left, right)) in places.enumerate() {
+                let k = k0 + 2 * pair;
+                // SAFETY: the features are enabled here; rows are before the last, and twice 64 bytes are written.
                 unsafe {
-                    let [low, high] = R::two([row(k), row(k + 1)], run);
+                    let first = if whole || k < end { Some(w.group::<R>(k, run).0) } else { None };
+                    let second = if whole || k + 1 < end { Some(w.group::<R>(k + 1, run).0) } else { None };
+                    let [low, high] = R::two([first, second], run % R::RUNS);
                     _mm512_storeu_si512(left.as_mut_ptr().cast(), low);
                     _mm512_storeu_si512(right.as_mut_ptr().cast(), high);
                 }

@@ -4,11 +4,83 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use half::bf16;
+
 use super::super::Start;
 use super::super::out::Out;
 use super::SIDE;
+use crate::Element;
 use crate::amx::Beside;
-use crate::avx512::{mask, transpose_16};
+use crate::avx512::{mask, round, transpose_16};
+
+/// What an output is stored as.
+pub(super) trait Stored: Element {
+    /// Elements of a cache line.
+    const LINE: usize = 64 / size_of::<Self>();
+
+    /// The elements of `lanes` from `at` on.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 with BF16, and they can be read.
+    unsafe fn load(at: *const Self, lanes: __mmask16) -> __m512;
+
+    /// Writes those of `lanes` from `at` on.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 with BF16, and they can be written.
+    unsafe fn store(at: *mut Self, lanes: __mmask16, x: __m512);
+
+    /// Writes `count` elements from `at` on, 32 at most.
+    ///
+    /// # Safety
+    /// As [`Stored::store`].
+    #[inline(always)]
+    unsafe fn store_pair(at: *mut Self, count: usize, low: __m512, high: __m512) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Self::store(at, mask(count), low);
+            Self::store(at.wrapping_add(16), mask(count.saturating_sub(16)), high);
+        }
+    }
+}
+
+impl Stored for f32 {
+    #[inline(always)]
+    unsafe fn load(at: *const Self, lanes: __mmask16) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_maskz_loadu_ps(lanes, at) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(at: *mut Self, lanes: __mmask16, x: __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_mask_storeu_ps(at, lanes, x) };
+    }
+}
+
+impl Stored for bf16 {
+    #[inline(always)]
+    unsafe fn load(at: *const Self, lanes: __mmask16) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let halves = _mm512_castsi512_si256(_mm512_maskz_loadu_epi16(u32::from(lanes), at.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(at: *mut Self, lanes: __mmask16, x: __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_mask_storeu_epi16(at.cast(), u32::from(lanes), round(x, x)) };
+    }
+
+    #[inline(always)]
+    unsafe fn store_pair(at: *mut Self, count: usize, low: __m512, high: __m512) {
+        let lanes = if count >= 32 { !0 } else { (1 << count) - 1 };
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_mask_storeu_epi16(at.cast(), lanes, round(low, high)) };
+    }
+}
 
 /// Up to 32 rows and the columns of a task. Square `q` holds columns `32 q..` of them, `transposed` or not.
 pub(super) struct Stage {
@@ -22,17 +94,29 @@ impl Stage {
     ///
     /// # Safety
     /// The processor has AVX-512, and no other task touches these rows and columns of the output.
-    #[target_feature(enable = "avx512f")]
-    pub unsafe fn begin(&self, start: Start, out: &Out, sums: &mut [f32]) {
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    pub unsafe fn begin<T: Stored>(&self, start: Start, out: &Out<T>, sums: &mut [f32]) {
         // What is transposed and not read here is asked for by the passage.
         if !self.transposed || matches!(start, Start::Output) {
             self.fetch(out);
         }
-        let (at, apart) = match start {
-            Start::Zero => return,
-            Start::Bias(bias) => (bias[self.cols.clone()].as_ptr(), 0),
-            Start::Output => (out.tile(self.rows.clone(), self.cols.clone()).cast_const(), out.n()),
-        };
+        match start {
+            Start::Zero => {}
+            // SAFETY: as many numbers as columns.
+            Start::Bias(bias) => unsafe { self.bring(bias[self.cols.clone()].as_ptr(), 0, sums) },
+            // SAFETY: the caller's promise.
+            Start::Output => unsafe {
+                self.bring(out.tile(self.rows.clone(), self.cols.clone()).cast_const(), out.n(), sums);
+            },
+        }
+    }
+
+    /// Fills the squares with rows that lie `apart` from `at` on.
+    ///
+    /// # Safety
+    /// As [`Stage::begin`], and all rows and columns can be read there.
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    unsafe fn bring<T: Stored>(&self, at: *const T, apart: usize, sums: &mut [f32]) {
         for (q, sums) in sums.chunks_exact_mut(SIDE * SIDE).take(self.cols.len().div_ceil(SIDE)).enumerate() {
             let n = SIDE.min(self.cols.len() - q * SIDE);
             for half in (0..n).step_by(16) {
@@ -41,7 +125,7 @@ impl Stage {
                     let mut tile = [_mm512_setzero_ps(); 16];
                     for (r, x) in tile.iter_mut().enumerate().take(self.rows.len() - i) {
                         // SAFETY: row `i + r` and the masked columns lie inside the stage.
-                        *x = unsafe { _mm512_maskz_loadu_ps(mask, at.add((i + r) * apart + q * SIDE + half)) };
+                        *x = unsafe { T::load(at.add((i + r) * apart + q * SIDE + half), mask) };
                     }
                     let (tile, to) =
                         if self.transposed { (transpose_16(tile), half * SIDE + i) } else { (tile, i * SIDE + half) };
@@ -56,10 +140,10 @@ impl Stage {
     }
 
     /// Asks for the output's cache lines, to be written: they are there when the sums are.
-    fn fetch(&self, out: &Out) {
+    fn fetch<T: Stored>(&self, out: &Out<T>) {
         let at = out.tile(self.rows.clone(), self.cols.clone());
         for i in 0..self.rows.len() {
-            for j in (0..self.cols.len()).step_by(16) {
+            for j in (0..self.cols.len()).step_by(T::LINE) {
                 // SAFETY: a hint; it faults at no address.
                 unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.wrapping_add(i * out.n() + j).cast()) };
             }
@@ -75,8 +159,8 @@ impl Stage {
     ///
     /// # Safety
     /// As [`Stage::begin`].
-    #[target_feature(enable = "avx512f")]
-    pub unsafe fn end(&self, out: &Out, sums: &[f32]) {
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    pub unsafe fn end<T: Stored>(&self, out: &Out<T>, sums: &[f32]) {
         let at = out.tile(self.rows.clone(), self.cols.clone());
         for part in 0..self.parts() {
             // SAFETY: the caller's promise.
@@ -89,7 +173,7 @@ impl Stage {
     /// # Safety
     /// As [`Stage::begin`].
     #[inline(always)]
-    unsafe fn write(&self, at: *mut f32, n: usize, sums: &[f32], part: usize) {
+    unsafe fn write<T: Stored>(&self, at: *mut T, n: usize, sums: &[f32], part: usize) {
         if self.transposed {
             let across = self.cols.len().div_ceil(16);
             let (i, j) = (part / across * 16, part % across * 16);
@@ -102,44 +186,42 @@ impl Stage {
                 }
                 let mask = mask(self.cols.len() - j);
                 for (r, x) in transpose_16(tile).into_iter().enumerate().take(self.rows.len() - i) {
-                    _mm512_mask_storeu_ps(at.add((i + r) * n + j), mask, x);
+                    T::store(at.add((i + r) * n + j), mask, x);
                 }
             }
             return;
         }
         for (q, sums) in sums.chunks_exact(SIDE * SIDE).take(self.cols.len().div_ceil(SIDE)).enumerate() {
             let left = self.cols.len() - q * SIDE;
-            for half in (0..SIDE.min(left)).step_by(16) {
-                let from = &sums[part * SIDE + half..][..16];
-                // SAFETY: 16 floats; row `part` and the masked columns lie inside the stage.
-                unsafe {
-                    let x = _mm512_loadu_ps(from.as_ptr());
-                    _mm512_mask_storeu_ps(at.add(part * n + q * SIDE + half), mask(left - half), x);
-                }
+            let from = &sums[part * SIDE..][..SIDE];
+            // SAFETY: 32 floats; row `part` and the columns that are left lie inside the stage.
+            unsafe {
+                let (low, high) = (_mm512_loadu_ps(from.as_ptr()), _mm512_loadu_ps(from.as_ptr().add(16)));
+                T::store_pair(at.add(part * n + q * SIDE), left.min(SIDE), low, high);
             }
         }
     }
 }
 
 /// What is done beside the sums of a stage.
-pub(super) enum Work<'a> {
-    Passage(Passage<'a>),
+pub(super) enum Work<'a, T> {
+    Passage(Passage<'a, T>),
     Ahead(Ahead),
 }
 
 /// What is done beside them where transposing makes writing dear: the stage before is written, and the output's cache lines
 /// are asked for that this one is written to while the next is summed. A few lines at each step leave room for the tiles that are on
 /// their way.
-pub(super) struct Passage<'a> {
+pub(super) struct Passage<'a, T> {
     ahead: Ahead,
     fetching: Share,
-    at: *const f32,
+    at: *const T,
     /// Lines of a row of the output, the next one, and how far apart rows are.
     lines: usize,
     line: usize,
     n: usize,
     writing: Share,
-    before: Option<(&'a Stage, *mut f32, &'a [f32])>,
+    before: Option<(&'a Stage, *mut T, &'a [f32])>,
 }
 
 /// After each step, the share of `all` is done that the share of `steps` is.
@@ -197,10 +279,16 @@ impl Beside for Ahead {
     }
 }
 
-impl<'a> Passage<'a> {
+impl<'a, T: Stored> Passage<'a, T> {
     /// Beside sums of `steps` in all for the squares of `stage`: the one before it and its sums, where there is one.
-    pub fn new(stage: &Stage, before: Option<(&'a Stage, &'a [f32])>, out: &Out, steps: usize, ahead: Ahead) -> Self {
-        let lines = stage.cols.len().div_ceil(16);
+    pub fn new(
+        stage: &Stage,
+        before: Option<(&'a Stage, &'a [f32])>,
+        out: &Out<T>,
+        steps: usize,
+        ahead: Ahead,
+    ) -> Self {
+        let lines = stage.cols.len().div_ceil(T::LINE);
         let before = before.map(|(before, sums)| (before, out.tile(before.rows.clone(), before.cols.clone()), sums));
         Self {
             ahead,
@@ -218,7 +306,7 @@ impl<'a> Passage<'a> {
     ///
     /// # Safety
     /// As [`Stage::begin`].
-    #[target_feature(enable = "avx512f")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     pub unsafe fn finish(self) {
         if let Some((stage, at, sums)) = self.before {
             for part in self.writing.done..self.writing.all {
@@ -229,7 +317,7 @@ impl<'a> Passage<'a> {
     }
 }
 
-impl Beside for Passage<'_> {
+impl<T: Stored> Beside for Passage<'_, T> {
     #[inline(always)]
     unsafe fn part(&mut self) {
         // SAFETY: the caller's promise.
@@ -237,7 +325,7 @@ impl Beside for Passage<'_> {
         self.fetching.step();
         while self.fetching.next().is_some() {
             // SAFETY: a hint; it faults at no address.
-            unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.at.wrapping_add(16 * self.line).cast()) };
+            unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.at.wrapping_add(T::LINE * self.line).cast()) };
             self.line += 1;
             if self.line == self.lines {
                 (self.line, self.at) = (0, self.at.wrapping_add(self.n));

@@ -14,7 +14,7 @@ const ROWS_AHEAD: usize = 12;
 /// Elements `ks` of row `i` of the left operand, four at most, zeros after them.
 #[inline(always)]
 fn four(left: Left, i: usize, ks: Range<usize>) -> float32x4_t {
-    let from = &left.data[i * left.row + ks.start * left.k..];
+    let from = left.from(i, ks.start).data.floats();
     let mut padded = [0.0; STEP];
     let four = match from.first_chunk() {
         Some(whole) if left.k == 1 && ks.len() == STEP => whole,

@@ -1,0 +1,157 @@
+//! Values in bf16 against the same kernels on floats: inputs that are bf16 already give the same bits, and outputs are those of floats, rounded.
+
+use half::bf16;
+use pocketune_kernels::activation::Act;
+use pocketune_kernels::matmul::{self, Ctx, Low, LowRank, Precision, Shape, Start, Weight};
+use pocketune_kernels::philox::Philox;
+use pocketune_kernels::{BlockType, Isa, Pool, Values, ValuesMut, gated, norm};
+
+fn floats(stream: u64, len: usize) -> Vec<f32> {
+    let numbers = Philox::new(7, stream);
+    (0..len).map(|at| numbers.at(at as u64)[0] as f32 / (1_u64 << 31) as f32 - 1.0).collect()
+}
+
+fn rounded(x: &[f32]) -> Vec<bf16> {
+    x.iter().map(|&x| bf16::from_f32(x)).collect()
+}
+
+fn widened(x: &[bf16]) -> Vec<f32> {
+    x.iter().map(|x| x.to_f32()).collect()
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Rows and columns of a weight, rows of values, rank of an adapter: none, one, primes, one past a tile, several blocks of rows.
+const SHAPES: [(usize, usize, usize, usize); 9] = [
+    (1, 1, 1, 0),
+    (7, 13, 3, 2),
+    (33, 64, 17, 0),
+    (64, 33, 33, 5),
+    (97, 131, 70, 16),
+    (160, 96, 0, 8),
+    (576, 192, 256, 16),
+    (64, 129, 530, 16),
+    (40, 2048, 31, 1),
+];
+
+#[test]
+fn products_take_and_make_bf16_as_they_would_round_floats() {
+    let isa = Isa::Amx;
+    if !isa.available() {
+        eprintln!("no AMX here: products with values in bf16 are not tried");
+        return;
+    }
+    let precision = Precision::Bf16;
+    assert!(matmul::takes_bf16(isa, precision));
+    for ((rows, cols, n, rank), threads, forward) in
+        SHAPES.into_iter().flat_map(|shape| [(shape, 1, true), (shape, 3, true), (shape, 1, false), (shape, 3, false)])
+    {
+        let pool = Pool::new(threads).unwrap();
+        let (inputs, outputs) = if forward { (cols, rows) } else { (rows, cols) };
+        let (w, x) = (rounded(&floats(1, rows * cols)), rounded(&floats(2, n * inputs)));
+        let (wide, w) = (widened(&x), Weight::new(BlockType::BF16, rows, cols, bytemuck::cast_slice(&w)));
+        let (factor, by, bias) = (floats(3, rank * outputs), floats(4, rank * inputs), floats(5, outputs));
+        let shape = Shape { ty: BlockType::BF16, rows, cols, n, rank };
+        let len = if forward { matmul::nt_scratch } else { matmul::nn_scratch }(shape, threads, isa, precision);
+        let run = |x: Values, y: ValuesMut, start: Start| {
+            let (mut scratch, mut h) = (vec![f32::NAN; len], vec![f32::NAN; n * rank]);
+            let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
+            let low = Low::Made { by: &by, scale: 0.5, into: &mut h };
+            let low_rank = (rank > 0).then_some(LowRank { low, factor: &factor, rank });
+            if forward {
+                matmul::nt_values(&mut ctx, w, (x, n), y, start, low_rank, false);
+            } else {
+                matmul::nn_values(&mut ctx, w, (x, n), y, start, low_rank);
+            }
+            h
+        };
+        for start in [Start::Zero, Start::Bias(&bias)] {
+            let mut want = vec![f32::NAN; n * outputs];
+            let (mut got, mut half) = (want.clone(), vec![bf16::NAN; n * outputs]);
+            let h = run(Values::F32(&wide), ValuesMut::F32(&mut want), start);
+            let same = run(Values::Bf16(&x), ValuesMut::F32(&mut got), start);
+            run(Values::Bf16(&x), ValuesMut::Bf16(&mut half), start);
+            let what = format!("{rows}x{cols}, {n} rows, rank {rank}, {threads} threads, forward {forward}");
+            assert_eq!(bits(&got), bits(&want), "{what}");
+            assert_eq!(bits(&same), bits(&h), "{what}: low-rank values");
+            assert_eq!(half, rounded(&want), "{what}: in bf16");
+        }
+        // Sums that go on from an output of floats.
+        let mut want = floats(6, n * outputs);
+        let mut got = want.clone();
+        run(Values::F32(&wide), ValuesMut::F32(&mut want), Start::Output);
+        run(Values::Bf16(&x), ValuesMut::F32(&mut got), Start::Output);
+        assert_eq!(bits(&got), bits(&want));
+    }
+}
+
+#[test]
+fn gradients_of_factors_read_bf16_as_they_would_round_floats() {
+    for (isa, precision) in Isa::ALL.iter().flat_map(|&isa| [(isa, Precision::F32), (isa, Precision::Bf16)]) {
+        if !isa.available() {
+            continue;
+        }
+        for (p, q, n, _) in SHAPES {
+            let pool = Pool::new(2).unwrap();
+            let (a, b) = (floats(1, n * p), rounded(&floats(2, n * q)));
+            let wide = widened(&b);
+            let run = |b: Values| {
+                let mut scratch = vec![f32::NAN; matmul::tn_scratch(n, p, q, 2, isa, precision)];
+                let mut c = vec![f32::NAN; p * q];
+                let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
+                matmul::tn_values(&mut ctx, &a, b, n, p, q, &mut c, Start::Zero);
+                c
+            };
+            let (got, want) = (run(Values::Bf16(&b)), run(Values::F32(&wide)));
+            assert_eq!(bits(&got), bits(&want), "{} {precision:?} {p}x{q}, {n} rows", isa.name());
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "a sum of 2049 in bf16")]
+fn a_sum_in_pieces_is_not_written_in_bf16() {
+    if !Isa::Amx.available() {
+        panic!("a sum of 2049 in bf16: no AMX here to refuse it");
+    }
+    let (w, x, pool) = (vec![0.0; 2049], vec![bf16::ZERO; 2049], Pool::new(1).unwrap());
+    let (isa, precision) = (Isa::Amx, Precision::Bf16);
+    let shape = Shape { ty: BlockType::F32, rows: 1, cols: 2049, n: 1, rank: 0 };
+    let mut scratch = vec![0.0; matmul::nt_scratch(shape, 1, isa, precision)];
+    let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
+    let out = ValuesMut::Bf16(&mut [bf16::ZERO]);
+    matmul::nt_values(&mut ctx, Weight::f32(1, 2049, &w), (Values::Bf16(&x), 1), out, Start::Zero, None, false);
+}
+
+#[test]
+fn norms_and_gated_products_round_what_floats_give() {
+    for isa in Isa::ALL.iter().copied().filter(|isa| isa.available()) {
+        for (width, rows, threads) in [(1, 1, 1), (7, 3, 2), (33, 17, 1), (576, 65, 3)] {
+            let pool = Pool::new(threads).unwrap();
+            let (x, w) = (floats(1, width * rows), floats(2, width));
+            let (mut want, mut got) = (vec![f32::NAN; x.len()], vec![bf16::NAN; x.len()]);
+            norm::forward(isa, &pool, &x, &w, 1e-5, &mut want);
+            norm::forward_values(isa, &pool, &x, &w, 1e-5, ValuesMut::Bf16(&mut got));
+            assert_eq!(got, rounded(&want), "{} norm of {width}", isa.name());
+
+            let [gate, up, g] = [3, 4, 5].map(|stream| rounded(&floats(stream, x.len())));
+            let [mut wide_gate, mut wide_up, wide_g] = [&gate, &up, &g].map(|x| widened(x));
+            for act in [Act::Silu, Act::GeluTanh] {
+                gated::forward(isa, &pool, act, &wide_gate, &wide_up, &mut want);
+                let values = (Values::Bf16(&gate), Values::Bf16(&up));
+                gated::forward_values(isa, &pool, act, values.0, values.1, ValuesMut::Bf16(&mut got));
+                assert_eq!(got, rounded(&want), "{} gated, {width}", isa.name());
+                let values = (Values::F32(&wide_gate), Values::F32(&wide_up));
+                gated::forward_values(isa, &pool, act, values.0, values.1, ValuesMut::Bf16(&mut got));
+                assert_eq!(got, rounded(&want), "{} gated from floats, {width}", isa.name());
+            }
+            gated::backward(isa, &pool, Act::Silu, None, &mut wide_gate, &mut wide_up, &wide_g);
+            let (mut gate, mut up) = (gate, up);
+            let values = (ValuesMut::Bf16(&mut gate), ValuesMut::Bf16(&mut up));
+            gated::backward_values(isa, &pool, Act::Silu, None, values.0, values.1, Values::Bf16(&g));
+            assert_eq!((gate, up), (rounded(&wide_gate), rounded(&wide_up)), "{} gated backward, {width}", isa.name());
+        }
+    }
+}
