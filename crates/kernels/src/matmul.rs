@@ -385,8 +385,7 @@ pub fn nn_values(
 /// As [`nt`].
 #[allow(clippy::too_many_arguments)]
 pub fn tn(ctx: &mut Ctx, a: &[f32], b: &[f32], n: usize, p: usize, q: usize, c: &mut [f32], start: Start) {
-    assert_eq!(a.len(), n * p, "length of a for n = {n} and p = {p}");
-    tn_part(ctx, (a, p), 0..p, Values::F32(b), n, q, c, start);
+    tn_values(ctx, a, Values::F32(b), n, p, q, c, start);
 }
 
 /// [`tn`] with `b` of either type.
@@ -396,7 +395,7 @@ pub fn tn(ctx: &mut Ctx, a: &[f32], b: &[f32], n: usize, p: usize, q: usize, c: 
 #[allow(clippy::too_many_arguments)]
 pub fn tn_values(ctx: &mut Ctx, a: &[f32], b: Values, n: usize, p: usize, q: usize, c: &mut [f32], start: Start) {
     assert_eq!(a.len(), n * p, "length of a for n = {n} and p = {p}");
-    tn_part(ctx, (a, p), 0..p, b, n, q, c, start);
+    tn_of(ctx, (a, p), 0..p, b, n, q, c, start);
 }
 
 /// Rows `part` of [`tn`]'s product: columns `part` of `a`, whose rows are `p` long.
@@ -405,6 +404,20 @@ pub fn tn_values(ctx: &mut Ctx, a: &[f32], b: Values, n: usize, p: usize, q: usi
 /// As [`nt`].
 #[allow(clippy::too_many_arguments)]
 pub fn tn_part(
+    ctx: &mut Ctx,
+    (a, p): (&[f32], usize),
+    part: Range<usize>,
+    b: &[f32],
+    n: usize,
+    q: usize,
+    c: &mut [f32],
+    start: Start,
+) {
+    tn_of(ctx, (a, p), part, Values::F32(b), n, q, c, start);
+}
+
+#[allow(clippy::too_many_arguments)]
+fn tn_of(
     ctx: &mut Ctx,
     (a, p): (&[f32], usize),
     part: Range<usize>,
@@ -418,9 +431,9 @@ pub fn tn_part(
     assert_eq!(b.len(), n * q, "length of b for n = {n} and q = {q}");
     assert_eq!(c.len(), part.len() * q, "length of c for {part:?} and q = {q}");
     let left = Left { data: Values::F32(&a[part.start.min(a.len())..]), row: 1, k: p };
-    let m = part.len();
+    let (m, out) = (part.len(), ValuesMut::F32(c));
     let right = Right::Cols(Weight::of(n, q, b));
-    Product { left, right, m, n: q, k: n, out: ValuesMut::F32(c), start, tail: None, again: false }.run(ctx);
+    Product { left, right, m, n: q, k: n, out, start, tail: None, again: false }.run(ctx);
 }
 
 /// The shape of a product with a weight, for its scratch memory.

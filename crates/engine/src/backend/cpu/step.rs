@@ -376,7 +376,7 @@ impl Cpu {
                 let lesson = Lesson { weight, param, how, noise: batch.noise, stream: program.stream, finite };
                 let sum = self.learn(lesson, rule, w(work), &mut |strip, grad, room| {
                     let mut ctx = Ctx { pool, isa, precision: self.machine.precision, scratch: room };
-                    tn_part(&mut ctx, (g, how.rows), strip, Values::F32(x), n, how.cols, grad, Start::Zero);
+                    tn_part(&mut ctx, (g, how.rows), strip, x, n, how.cols, grad, Start::Zero);
                 })?;
                 self.note(param, sum);
             }
