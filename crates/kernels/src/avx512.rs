@@ -16,6 +16,24 @@ pub(crate) fn round(low: __m512, high: __m512) -> __m512i {
     unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
 }
 
+/// Where elements come from when 16 are followed by 16 and both are to alternate.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn interleaved() -> __m512i {
+    const ORDER: [u16; 32] = {
+        let mut order = [0; 32];
+        let mut at = 0;
+        while at < 16 {
+            order[2 * at] = at as u16;
+            order[2 * at + 1] = at as u16 + 16;
+            at += 1;
+        }
+        order
+    };
+    // SAFETY: 64 bytes are read.
+    unsafe { _mm512_loadu_si512(ORDER.as_ptr().cast()) }
+}
+
 /// `a[0], b[0], a[1], b[1]` and so on, of 32 16-bit elements each.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]

@@ -1,5 +1,8 @@
 //! The gated activation of a feed-forward block, `act(gate) * up`, forward and backward in one pass over memory.
 
+#[cfg(target_arch = "x86_64")]
+mod halves;
+
 use half::bf16;
 
 use crate::activation::{Act, with_curve};
@@ -27,7 +30,15 @@ pub fn forward_values(isa: Isa, pool: &Pool, act: Act, gate: Values, up: Values,
             forward_to(pool, gate, up, out, &|gate, up, out| rounded_piece(isa, act, gate, up, out));
         }
         (Values::Bf16(gate), Values::Bf16(up), ValuesMut::Bf16(out)) => {
-            forward_to(pool, gate, up, out, &|gate, up, out| bf16_piece(isa, act, gate, up, out));
+            forward_to(pool, gate, up, out, &|gate, up, out| match (isa, act) {
+                // SAFETY: such an `Isa` is only made where the processor has its features.
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Amx, Act::Silu) => unsafe { halves::forward::<false>(gate, up, out) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Amx, Act::GeluTanh) => unsafe { halves::forward::<true>(gate, up, out) },
+                _ => bf16_piece(isa, act, gate, up, out),
+            });
         }
         _ => panic!("gate, up and their product are of types that do not go together"),
     }
@@ -69,7 +80,15 @@ pub fn backward_values(
     match (gate, up, g) {
         (ValuesMut::F32(gate), ValuesMut::F32(up), Values::F32(g)) => backward(isa, pool, act, steps, gate, up, g),
         (ValuesMut::Bf16(gate), ValuesMut::Bf16(up), Values::Bf16(g)) => {
-            backward_to(pool, gate, up, g, &|gate, up, g| backward_bf16_piece(isa, act, steps, gate, up, g));
+            backward_to(pool, gate, up, g, &|gate, up, g| match (isa, act, steps) {
+                // SAFETY: as in `forward_values`.
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Amx, Act::Silu, None) => unsafe { halves::backward::<false>(gate, up, g) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Amx, Act::GeluTanh, None) => unsafe { halves::backward::<true>(gate, up, g) },
+                _ => backward_bf16_piece(isa, act, steps, gate, up, g),
+            });
         }
         _ => panic!("gate, up and the gradient are of different types"),
     }

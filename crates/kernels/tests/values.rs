@@ -111,18 +111,23 @@ fn gradients_of_factors_read_bf16_as_they_would_round_floats() {
 }
 
 #[test]
-#[should_panic(expected = "a sum of 2049 in bf16")]
 fn a_sum_in_pieces_is_not_written_in_bf16() {
-    if !Isa::Amx.available() {
-        panic!("a sum of 2049 in bf16: no AMX here to refuse it");
-    }
-    let (w, x, pool) = (vec![0.0; 2049], vec![bf16::ZERO; 2049], Pool::new(1).unwrap());
     let (isa, precision) = (Isa::Amx, Precision::Bf16);
+    if !isa.available() {
+        eprintln!("no AMX here: products with values in bf16 are not tried");
+        return;
+    }
     let shape = Shape { ty: BlockType::F32, rows: 1, cols: 2049, n: 1, rank: 0 };
-    let mut scratch = vec![0.0; matmul::nt_scratch(shape, 1, isa, precision)];
-    let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
-    let out = ValuesMut::Bf16(&mut [bf16::ZERO]);
-    matmul::nt_values(&mut ctx, Weight::f32(1, 2049, &w), (Values::Bf16(&x), 1), out, Start::Zero, None, false);
+    let refused = std::panic::catch_unwind(|| {
+        let (w, x, pool) = (vec![0.0; 2049], vec![bf16::ZERO; 2049], Pool::new(1).unwrap());
+        let mut scratch = vec![0.0; matmul::nt_scratch(shape, 1, isa, precision)];
+        let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
+        let (w, out) = (Weight::f32(1, 2049, &w), ValuesMut::Bf16(&mut [bf16::ZERO]));
+        matmul::nt_values(&mut ctx, w, (Values::Bf16(&x), 1), out, Start::Zero, None, false);
+    });
+    let message = refused.unwrap_err();
+    assert_eq!(message.downcast_ref::<String>().unwrap(), "a sum of 2049 in bf16, 2048 at most");
+    assert_eq!(matmul::longest_in_bf16(BlockType::Q4_0, false), 2048);
 }
 
 #[test]
@@ -137,21 +142,52 @@ fn norms_and_gated_products_round_what_floats_give() {
             assert_eq!(got, rounded(&want), "{} norm of {width}", isa.name());
 
             let [gate, up, g] = [3, 4, 5].map(|stream| rounded(&floats(stream, x.len())));
-            let [mut wide_gate, mut wide_up, wide_g] = [&gate, &up, &g].map(|x| widened(x));
-            for act in [Act::Silu, Act::GeluTanh] {
+            let gate: Vec<bf16> = gate.iter().map(|x| bf16::from_f32(8.0 * x.to_f32())).collect();
+            let [wide_gate, wide_up, wide_g] = [&gate, &up, &g].map(|x| widened(x));
+            for act in [Act::Silu, Act::GeluTanh, Act::Gelu, Act::Relu] {
+                let what = format!("{} {act:?}, {width}", isa.name());
+                // On AMX two activations are computed otherwise: to a few units of f32's last place, and so to the nearest bf16 or the one beside it.
+                let near = isa == Isa::Amx && matches!(act, Act::Silu | Act::GeluTanh);
+                let check = |got: &[bf16], want: &[f32]| match near {
+                    false => assert_eq!(got, rounded(want), "{what}"),
+                    true => got.iter().zip(want).for_each(|(got, want)| {
+                        let error = (got.to_f32() - want).abs();
+                        assert!(error <= want.abs() * (1.0 / 256.0 + 1e-5) + 3e-6, "{what}: {got} for {want}");
+                    }),
+                };
                 gated::forward(isa, &pool, act, &wide_gate, &wide_up, &mut want);
                 let values = (Values::Bf16(&gate), Values::Bf16(&up));
                 gated::forward_values(isa, &pool, act, values.0, values.1, ValuesMut::Bf16(&mut got));
-                assert_eq!(got, rounded(&want), "{} gated, {width}", isa.name());
+                check(&got, &want);
                 let values = (Values::F32(&wide_gate), Values::F32(&wide_up));
                 gated::forward_values(isa, &pool, act, values.0, values.1, ValuesMut::Bf16(&mut got));
-                assert_eq!(got, rounded(&want), "{} gated from floats, {width}", isa.name());
+                assert_eq!(got, rounded(&want), "{what}, from floats");
+                let (mut gate, mut up) = (gate.clone(), up.clone());
+                let (mut wide_gate, mut wide_up) = (wide_gate.clone(), wide_up.clone());
+                gated::backward(isa, &pool, act, None, &mut wide_gate, &mut wide_up, &wide_g);
+                let values = (ValuesMut::Bf16(&mut gate), ValuesMut::Bf16(&mut up));
+                gated::backward_values(isa, &pool, act, None, values.0, values.1, Values::Bf16(&g));
+                check(&gate, &wide_gate);
+                check(&up, &wide_up);
             }
-            gated::backward(isa, &pool, Act::Silu, None, &mut wide_gate, &mut wide_up, &wide_g);
-            let (mut gate, mut up) = (gate, up);
-            let values = (ValuesMut::Bf16(&mut gate), ValuesMut::Bf16(&mut up));
-            gated::backward_values(isa, &pool, Act::Silu, None, values.0, values.1, Values::Bf16(&g));
-            assert_eq!((gate, up), (rounded(&wide_gate), rounded(&wide_up)), "{} gated backward, {width}", isa.name());
+        }
+    }
+}
+
+/// What is far out stays what it is, and what is no number stays none.
+#[test]
+fn gated_products_of_numbers_far_out() {
+    let gate = [1e30, -1e30, 200.0, -200.0, 0.0, f32::INFINITY, f32::NAN].map(bf16::from_f32);
+    let ones = [bf16::ONE; 7];
+    for isa in Isa::ALL.iter().copied().filter(|isa| isa.available()) {
+        let (pool, mut out) = (Pool::new(1).unwrap(), [bf16::ZERO; 7]);
+        for act in [Act::Silu, Act::GeluTanh] {
+            let (x, up) = (Values::Bf16(&gate), Values::Bf16(&ones));
+            gated::forward_values(isa, &pool, act, x, up, ValuesMut::Bf16(&mut out));
+            let [large, small, above, below, zero, infinite, none] = out.map(bf16::to_f32);
+            let what = format!("{} {act:?} {out:?}", isa.name());
+            assert_eq!([large, above, zero, infinite], [gate[0].to_f32(), 200.0, 0.0, f32::INFINITY], "{what}");
+            assert!(small.abs() < 1e-3 && below.abs() < 1e-25 && none.is_nan(), "{what}");
         }
     }
 }

@@ -11,7 +11,7 @@ use super::TILE;
 use super::body::{self, Read, Sweep, Task, Work};
 use super::kit::{Kit, LANES, Lanes, SQUARE, Weights, padded};
 use crate::amx::{K_TILE, Pair, SIDE, Square, Tiles};
-use crate::avx512::{interleave, mask, round, transpose_16};
+use crate::avx512::{interleave, interleaved, mask, round, transpose_16};
 use crate::rows::Rows;
 use crate::tile::View;
 
@@ -265,24 +265,6 @@ impl<'a> Kit<'a> for Amx<'_> {
         // SAFETY: `new` was promised the instructions, and the caller owns the rows.
         unsafe { turn(sums, factor, (rows, self.d), to, at, stride) };
     }
-}
-
-/// Where elements come from when 16 are followed by 16 and both are to alternate.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn interleaved() -> __m512i {
-    const ORDER: [u16; 32] = {
-        let mut order = [0; 32];
-        let mut at = 0;
-        while at < 16 {
-            order[2 * at] = at as u16;
-            order[2 * at + 1] = at as u16 + 16;
-            at += 1;
-        }
-        order
-    };
-    // SAFETY: 64 bytes are read.
-    unsafe { _mm512_loadu_si512(ORDER.as_ptr().cast()) }
 }
 
 /// Rows of `d` floats as rows of bf16, `line` pairs each; zeros beyond `d`, and in rows up to whole tiles.

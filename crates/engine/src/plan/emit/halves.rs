@@ -73,3 +73,71 @@ fn multiplies(node: &Node, value: ValueId) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::families::shape;
+    use crate::graph::LoraSpec;
+    use crate::plan::{Machine, Policy, PolicyName, States};
+    use pocketune_kernels::matmul::Precision;
+    use pocketune_kernels::{BlockType, Isa};
+
+    /// Names of the values that are bf16, and of those whose gradients are.
+    fn names(
+        of: &str,
+        lora: LoraSpec,
+        (isa, precision): (Isa, Precision),
+        mode: Mode,
+        ty: BlockType,
+    ) -> [BTreeSet<&'static str>; 2] {
+        let graph = shape(of).unwrap().graph(Some(&lora)).unwrap();
+        let stored = vec![ty.into(); graph.weights.len()];
+        let (machine, policy) = (Machine { threads: 1, isa, precision }, Policy::named(PolicyName::Block));
+        let (tokens, states) = (128, States::F32);
+        let halves = Halves::new(Request { graph: &graph, stored: &stored, tokens, machine, policy, mode, states });
+        [halves.values, halves.gradients]
+            .map(|all| all.iter().zip(&graph.values).filter(|(half, _)| **half).map(|(_, value)| value.name).collect())
+    }
+
+    #[test]
+    fn products_alone_read_what_is_bf16() {
+        let (amx, trains) = ((Isa::Amx, Precision::Bf16), Mode::TrainAndUpdate);
+        let lora = LoraSpec::default;
+        let plain = |of, mode, ty| names(of, lora(), amx, mode, ty).map(|names| Vec::from_iter(names).join(" "));
+        let [values, gradients] = plain("smollm2-135m", trains, BlockType::Q4_0);
+        assert!(["gate", "up"].iter().all(|name| gradients.contains(name) && values.contains(name)), "{values}");
+        assert_eq!((values.split(' ').count(), gradients.split(' ').count()), (5, 3), "{values}; {gradients}");
+        // A loss has the same bits whether or not it is differentiated.
+        assert_eq!(plain("smollm2-135m", Mode::Evaluate, BlockType::Q4_0)[0], values);
+        // Sums of 1,536 are cut in two where blocks are of 256: gate and up are floats then, and their product and norms are not.
+        assert_eq!(plain("qwen2.5-1.5b", trains, BlockType::Q4_0), [values.clone(), gradients]);
+        let cut = plain("qwen2.5-1.5b", trains, BlockType::Q4_K);
+        assert_eq!((cut[0].split(' ').count(), &*cut[1]), (3, ""), "{}", cut[0]);
+        // Magnitudes are applied to floats, dropout and VeRA read floats.
+        let dora = names("smollm2-135m", LoraSpec { dora: true, ..lora() }, amx, trains, BlockType::Q4_0);
+        assert_eq!((dora[0].len(), dora[1].len()), (3, 0), "{dora:?}");
+        for lora in [LoraSpec { dropout: 0.1, ..lora() }, LoraSpec { vera: true, ..lora() }] {
+            let [values, _] = names("smollm2-135m", lora, amx, trains, BlockType::Q4_0);
+            assert!(!values.iter().any(|name| name.contains("norm")), "{values:?}");
+        }
+    }
+
+    #[test]
+    fn everything_is_floats_where_something_else_reads_it() {
+        let (amx, trains) = ((Isa::Amx, Precision::Bf16), Mode::TrainAndUpdate);
+        let whole = LoraSpec { whole: true, ..LoraSpec::default() };
+        for (lora, machine, mode) in [
+            (LoraSpec::default(), (Isa::Amx, Precision::F32), trains),
+            (LoraSpec::default(), (Isa::Avx512, Precision::Bf16), trains),
+            (LoraSpec::default(), amx, Mode::Perturb),
+            (LoraSpec::default(), amx, Mode::Generate { context: 64 }),
+            (whole, amx, trains),
+        ] {
+            let [values, gradients] = names("smollm2-135m", lora, machine, mode, BlockType::Q4_0);
+            assert!(values.is_empty() && gradients.is_empty(), "{machine:?} {mode:?}: {values:?}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Gated activations of values in bf16 on processors with AVX-512 and BF16: 32 at a time, with an exponential and a reciprocal that are exact to a few units of f32's
+//! last place and not more, since what comes of them is rounded to eight bits. (The general form spends most of its time on these two.)
+//!
+//! SiLU is `x s(x)` and the GELU by tanh `x s(2 sqrt(2/π) (x + 0.044715 x³))`, with `s(y) = 1 / (1 + e^-y)`.
+
+use std::arch::x86_64::*;
+
+use half::bf16;
+
+use crate::avx512::{interleaved, round};
+
+/// Elements that are worked on together.
+const SPAN: usize = 32;
+/// `2 sqrt(2/π)`, and that times 0.044715.
+const GELU: [f32; 2] = [1.595_769_1, 0.071_354_814];
+
+/// 32 elements as floats: those at even places, and those at odd ones.
+type Both = [__m512; 2];
+
+/// `count` elements, zeros after them.
+///
+/// # Safety
+/// They can be read.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn load(from: &[bf16]) -> Both {
+    let lanes = lanes(from.len());
+    // SAFETY: no more than there are.
+    let x = unsafe { _mm512_maskz_loadu_epi16(lanes, from.as_ptr().cast()) };
+    let odd = _mm512_and_si512(x, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
+    [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(x)), _mm512_castsi512_ps(odd)]
+}
+
+/// Rounds and writes as many as there is room for.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+fn store([even, odd]: Both, to: &mut [bf16]) {
+    let x = _mm512_permutexvar_epi16(interleaved(), round(even, odd));
+    // SAFETY: no more than there is room for.
+    unsafe { _mm512_mask_storeu_epi16(to.as_mut_ptr().cast(), lanes(to.len()), x) };
+}
+
+fn lanes(count: usize) -> __mmask32 {
+    if count >= SPAN { !0 } else { (1 << count) - 1 }
+}
+
+/// `act(x) / x`, and the slope of `act`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn curve<const TANH: bool>(x: __m512) -> (__m512, __m512) {
+    let one = _mm512_set1_ps(1.0);
+    let (inner, slope) = if TANH {
+        let square = _mm512_mul_ps(x, x);
+        let [a, b] = GELU.map(|number| _mm512_set1_ps(number));
+        let three = _mm512_mul_ps(_mm512_set1_ps(3.0), b);
+        (_mm512_mul_ps(x, _mm512_fmadd_ps(square, b, a)), _mm512_fmadd_ps(square, three, a))
+    } else {
+        (x, one)
+    };
+    let s = sigmoid(inner);
+    // s + x s (1 - s) inner'
+    let rest = _mm512_mul_ps(_mm512_mul_ps(x, slope), _mm512_fnmadd_ps(s, s, s));
+    (s, _mm512_add_ps(s, rest))
+}
+
+/// `1 / (1 + e^-y)`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn sigmoid(y: __m512) -> __m512 {
+    // 2 to the power of the whole part of -y log2(e), times a polynomial for the rest. What is above 125 makes no difference and would be no number; NaN stays.
+    let y = _mm512_mul_ps(y, _mm512_set1_ps(-std::f32::consts::LOG2_E));
+    let y = _mm512_min_ps(_mm512_set1_ps(125.0), y);
+    // Nothing for an infinity.
+    let rest = _mm512_reduce_ps::<0x09>(y);
+    let mut p = _mm512_set1_ps(1.342_670_3e-2);
+    for term in [5.224_244_3e-2, 2.412_802_1e-1, 6.930_448_4e-1, 1.0] {
+        p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(term));
+    }
+    let d = _mm512_add_ps(_mm512_scalef_ps(p, y), _mm512_set1_ps(1.0));
+    let near = _mm512_rcp14_ps(d);
+    // One step of Newton's: r (2 - d r).
+    _mm512_mul_ps(near, _mm512_fnmadd_ps(d, near, _mm512_set1_ps(2.0)))
+}
+
+/// `out = act(gate) up`.
+///
+/// # Safety
+/// The processor has AVX-512 with BF16.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
+pub(super) unsafe fn forward<const TANH: bool>(gate: &[bf16], up: &[bf16], out: &mut [bf16]) {
+    for ((gate, up), out) in gate.chunks(SPAN).zip(up.chunks(SPAN)).zip(out.chunks_mut(SPAN)) {
+        // SAFETY: slices.
+        let (x, up) = unsafe { (load(gate), load(up)) };
+        let mut product = x;
+        for ((product, x), up) in product.iter_mut().zip(x).zip(up) {
+            *product = _mm512_mul_ps(_mm512_mul_ps(curve::<TANH>(x).0, x), up);
+        }
+        store(product, out);
+    }
+}
+
+/// `gate` becomes `g up act'(gate)` and `up` becomes `g act(gate)`.
+///
+/// # Safety
+/// As [`forward`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
+pub(super) unsafe fn backward<const TANH: bool>(gate: &mut [bf16], up: &mut [bf16], g: &[bf16]) {
+    for ((gate, up), g) in gate.chunks_mut(SPAN).zip(up.chunks_mut(SPAN)).zip(g.chunks(SPAN)) {
+        // SAFETY: slices.
+        let (x, y, g) = unsafe { (load(gate), load(up), load(g)) };
+        let (mut gate_gradient, mut up_gradient) = (x, y);
+        for half in 0..2 {
+            let (s, slope) = curve::<TANH>(x[half]);
+            gate_gradient[half] = _mm512_mul_ps(_mm512_mul_ps(g[half], y[half]), slope);
+            up_gradient[half] = _mm512_mul_ps(g[half], _mm512_mul_ps(s, x[half]));
+        }
+        store(gate_gradient, gate);
+        store(up_gradient, up);
+    }
+}
