@@ -16,7 +16,7 @@ const PIECE: usize = 8192;
 
 /// `out = act(gate) up`, element by element.
 pub fn forward(isa: Isa, pool: &Pool, act: Act, gate: &[f32], up: &[f32], out: &mut [f32]) {
-    forward_to(pool, gate, up, out, &|gate, up, out| forward_piece(isa, act, gate, up, out));
+    forward_to(pool, gate, up, out, |gate, up, out| forward_piece(isa, act, gate, up, out));
 }
 
 /// [`forward`] with values of either type.
@@ -27,10 +27,10 @@ pub fn forward_values(isa: Isa, pool: &Pool, act: Act, gate: Values, up: Values,
     match (gate, up, out) {
         (Values::F32(gate), Values::F32(up), ValuesMut::F32(out)) => forward(isa, pool, act, gate, up, out),
         (Values::F32(gate), Values::F32(up), ValuesMut::Bf16(out)) => {
-            forward_to(pool, gate, up, out, &|gate, up, out| rounded_piece(isa, act, gate, up, out));
+            forward_to(pool, gate, up, out, |gate, up, out| rounded_piece(isa, act, gate, up, out));
         }
         (Values::Bf16(gate), Values::Bf16(up), ValuesMut::Bf16(out)) => {
-            forward_to(pool, gate, up, out, &|gate, up, out| match (isa, act) {
+            forward_to(pool, gate, up, out, |gate, up, out| match (isa, act) {
                 // SAFETY: such an `Isa` is only made where the processor has its features.
                 #[cfg(target_arch = "x86_64")]
                 (Isa::Amx, Act::Silu) => unsafe { halves::forward::<false>(gate, up, out) },
@@ -49,7 +49,7 @@ fn forward_to<T: Element, U: Element>(
     gate: &[T],
     up: &[T],
     out: &mut [U],
-    piece: &(dyn Fn(&[T], &[T], &mut [U]) + Sync),
+    piece: impl Fn(&[T], &[T], &mut [U]) + Sync,
 ) {
     assert!(gate.len() == out.len() && up.len() == out.len(), "{} {} {}", gate.len(), up.len(), out.len());
     let out = Rows::new(out, PIECE);
@@ -61,7 +61,7 @@ fn forward_to<T: Element, U: Element>(
 
 /// `gate` becomes `g up act'(gate)` and `up` becomes `g act(gate)`: their gradients take their place. Where there are `steps`, they are the slope.
 pub fn backward(isa: Isa, pool: &Pool, act: Act, steps: Option<Steps>, gate: &mut [f32], up: &mut [f32], g: &[f32]) {
-    backward_to(pool, gate, up, g, &|gate, up, g| backward_piece(isa, act, steps, gate, up, g));
+    backward_to(pool, gate, up, g, |gate, up, g| backward_piece(isa, act, steps, gate, up, g));
 }
 
 /// [`backward`] with values of either type, all of the same.
@@ -80,7 +80,7 @@ pub fn backward_values(
     match (gate, up, g) {
         (ValuesMut::F32(gate), ValuesMut::F32(up), Values::F32(g)) => backward(isa, pool, act, steps, gate, up, g),
         (ValuesMut::Bf16(gate), ValuesMut::Bf16(up), Values::Bf16(g)) => {
-            backward_to(pool, gate, up, g, &|gate, up, g| match (isa, act, steps) {
+            backward_to(pool, gate, up, g, |gate, up, g| match (isa, act, steps) {
                 // SAFETY: as in `forward_values`.
                 #[cfg(target_arch = "x86_64")]
                 (Isa::Amx, Act::Silu, None) => unsafe { halves::backward::<false>(gate, up, g) },
@@ -99,7 +99,7 @@ fn backward_to<T: Element>(
     gate: &mut [T],
     up: &mut [T],
     g: &[T],
-    piece: &(dyn Fn(&mut [T], &mut [T], &[T]) + Sync),
+    piece: impl Fn(&mut [T], &mut [T], &[T]) + Sync,
 ) {
     assert!(gate.len() == g.len() && up.len() == g.len(), "{} {} {}", gate.len(), up.len(), g.len());
     let (gate, up) = (Rows::new(gate, PIECE), Rows::new(up, PIECE));

@@ -93,7 +93,7 @@ impl<'a> Values<'a> {
     }
 }
 
-impl<'a> ValuesMut<'a> {
+impl ValuesMut<'_> {
     /// How many there are.
     pub fn len(&self) -> usize {
         match self {
@@ -112,17 +112,6 @@ impl<'a> ValuesMut<'a> {
     /// # Panics
     /// When they are no floats.
     pub fn floats(&mut self) -> &mut [f32] {
-        match self {
-            ValuesMut::F32(x) => x,
-            ValuesMut::Bf16(_) => panic!("values in bf16 where floats are written"),
-        }
-    }
-
-    /// The same for as long as they are borrowed.
-    ///
-    /// # Panics
-    /// When they are no floats.
-    pub fn into_floats(self) -> &'a mut [f32] {
         match self {
             ValuesMut::F32(x) => x,
             ValuesMut::Bf16(_) => panic!("values in bf16 where floats are written"),

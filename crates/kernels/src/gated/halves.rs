@@ -12,21 +12,17 @@ use crate::avx512::{interleaved, round};
 /// Elements that are worked on together.
 const SPAN: usize = 32;
 /// `2 sqrt(2/π)`, and that times 0.044715.
-const GELU: [f32; 2] = [1.595_769_1, 0.071_354_814];
+const GELU: [f32; 2] = [1.595_769, 0.071_354_814];
 
 /// 32 elements as floats: those at even places, and those at odd ones.
 type Both = [__m512; 2];
 
-/// `count` elements, zeros after them.
-///
-/// # Safety
-/// They can be read.
+/// Up to 32 elements, zeros after them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn load(from: &[bf16]) -> Both {
-    let lanes = lanes(from.len());
-    // SAFETY: no more than there are.
-    let x = unsafe { _mm512_maskz_loadu_epi16(lanes, from.as_ptr().cast()) };
+fn load(from: &[bf16]) -> Both {
+    // SAFETY: no more are read than there are.
+    let x = unsafe { _mm512_maskz_loadu_epi16(lanes(from.len()), from.as_ptr().cast()) };
     let odd = _mm512_and_si512(x, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
     [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(x)), _mm512_castsi512_ps(odd)]
 }
@@ -89,8 +85,7 @@ fn sigmoid(y: __m512) -> __m512 {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
 pub(super) unsafe fn forward<const TANH: bool>(gate: &[bf16], up: &[bf16], out: &mut [bf16]) {
     for ((gate, up), out) in gate.chunks(SPAN).zip(up.chunks(SPAN)).zip(out.chunks_mut(SPAN)) {
-        // SAFETY: slices.
-        let (x, up) = unsafe { (load(gate), load(up)) };
+        let (x, up) = (load(gate), load(up));
         let mut product = x;
         for ((product, x), up) in product.iter_mut().zip(x).zip(up) {
             *product = _mm512_mul_ps(_mm512_mul_ps(curve::<TANH>(x).0, x), up);
@@ -106,8 +101,7 @@ pub(super) unsafe fn forward<const TANH: bool>(gate: &[bf16], up: &[bf16], out: 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
 pub(super) unsafe fn backward<const TANH: bool>(gate: &mut [bf16], up: &mut [bf16], g: &[bf16]) {
     for ((gate, up), g) in gate.chunks_mut(SPAN).zip(up.chunks_mut(SPAN)).zip(g.chunks(SPAN)) {
-        // SAFETY: slices.
-        let (x, y, g) = unsafe { (load(gate), load(up), load(g)) };
+        let (x, y, g) = (load(gate), load(up), load(g));
         let (mut gate_gradient, mut up_gradient) = (x, y);
         for half in 0..2 {
             let (s, slope) = curve::<TANH>(x[half]);
