@@ -1,5 +1,5 @@
 //! Everything of a step that is no matrix product, in bytes read and written a second: dequantisation (bytes of blocks), norm, rotation,
-//! gated product, cross-entropy and update, for each instruction set of this processor, on one thread and on all. Each is timed only
+//! gated product (in f32 and bf16), cross-entropy and update, for each instruction set of this processor, on one thread and on all. Each is timed only
 //! after it matched its reference.
 
 use std::hint::black_box;
@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BatchSize, BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
+use half::bf16;
 use pocketune_kernels::activation::Act;
 use pocketune_kernels::rope::{self, Pairs};
 use pocketune_kernels::update::{AdamW, Sgd};
-use pocketune_kernels::{BlockType, Isa, Pool, blocks, cross_entropy, dequant, gated, norm, reference, update};
+use pocketune_kernels::{BlockType, Isa, Pool, Values, ValuesMut};
+use pocketune_kernels::{blocks, cross_entropy, dequant, gated, norm, reference, update};
 
 const ISAS: [Isa; 3] = [Isa::Avx2, Isa::Avx512, Isa::Amx];
 /// Tokens, width of the residual stream and of the feed-forward, elements of a head, and entries of a vocabulary: of Qwen2.5-0.5B but
@@ -128,6 +130,44 @@ impl On<'_, '_> {
         }
     }
 
+    /// Norms and gated products of values in bf16.
+    fn halves(&mut self) {
+        let (isa, pool, len) = (self.isa, self.pool, N * FFN);
+        let widened = |x: &[bf16]| x.iter().map(|x| x.to_f32()).collect::<Vec<f32>>();
+        let (x, w) = (floats(N * WIDTH), floats(WIDTH));
+        let mut y = vec![bf16::ZERO; x.len()];
+        norm::forward_values(isa, pool, &x, &w, 1e-5, ValuesMut::Bf16(&mut y));
+        close("norm bf16", isa, &widened(&y), &reference::norm(&x, &w, 1e-5), 4e-3);
+        self.time("norm bf16", 6 * x.len(), || {
+            norm::forward_values(isa, pool, black_box(&x), &w, 1e-5, ValuesMut::Bf16(&mut y));
+        });
+        let [gate, up, g] =
+            [0, 3, 7].map(|from| floats(len + from)[from..].iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>());
+        let mut out = vec![bf16::ZERO; len];
+        let forward = |out: &mut [bf16]| {
+            let values = (Values::Bf16(black_box(&gate)), Values::Bf16(&up));
+            gated::forward_values(isa, pool, Act::Silu, values.0, values.1, ValuesMut::Bf16(out));
+        };
+        forward(&mut out);
+        let wanted = reference::gated(Act::Silu, &widened(&gate), &widened(&up));
+        close("gated silu bf16", isa, &widened(&out), &wanted, 4e-3);
+        self.time("gated silu bf16", 6 * len, || forward(&mut out));
+        let backward = |(gate, up): &mut (Vec<bf16>, Vec<bf16>)| {
+            let values = (ValuesMut::Bf16(gate), ValuesMut::Bf16(up));
+            gated::backward_values(isa, pool, Act::Silu, None, values.0, values.1, Values::Bf16(black_box(&g)));
+        };
+        let fresh = || (gate.clone(), up.clone());
+        let mut gradients = fresh();
+        backward(&mut gradients);
+        let wanted = reference::gated_backward(Act::Silu, &widened(&gate), &widened(&up), &widened(&g));
+        close("gated silu bf16 backward", isa, &widened(&gradients.0), &wanted.0, 4e-3);
+        close("gated silu bf16 backward", isa, &widened(&gradients.1), &wanted.1, 4e-3);
+        self.group.throughput(Throughput::Bytes(10 * len as u64));
+        self.group.bench_function("gated silu bf16 backward", |b| {
+            b.iter_batched_ref(fresh, backward, BatchSize::PerIteration);
+        });
+    }
+
     fn losses(&mut self) {
         let (isa, pool) = (self.isa, self.pool);
         let labels: Vec<u32> = (0..N as u32).map(|row| row * 191 % VOCAB as u32).collect();
@@ -191,6 +231,7 @@ fn passes(criterion: &mut Criterion) {
             on.norms();
             on.rotations();
             on.gated();
+            on.halves();
             on.losses();
             on.updates();
             group.finish();
