@@ -8,6 +8,25 @@ pub(crate) fn mask(count: usize) -> __mmask16 {
     if count >= 16 { !0 } else { (1 << count) - 1 }
 }
 
+/// The same of 32 lanes.
+#[inline(always)]
+pub(crate) fn mask_32(count: usize) -> __mmask32 {
+    if count >= 32 { !0 } else { (1 << count) - 1 }
+}
+
+/// 2 to the power of `x`: of its whole part, times a polynomial for the rest. Within 3e-6, where a bf16 has 4e-3.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+pub(crate) fn exp2(x: __m512) -> __m512 {
+    // What is left above the next whole number below; nothing for an infinity.
+    let rest = _mm512_reduce_ps::<0x09>(x);
+    let mut p = _mm512_set1_ps(1.342_670_3e-2);
+    for term in [5.224_244_3e-2, 2.412_802_1e-1, 6.930_448_4e-1, 1.0] {
+        p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(term));
+    }
+    _mm512_scalef_ps(p, x)
+}
+
 /// Rounds 32 floats to bf16.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]

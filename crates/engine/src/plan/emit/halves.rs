@@ -1,7 +1,7 @@
 //! Which values and gradients are bf16 in memory: those that products alone read, which would round them anyway, and gate and up on their way to their product.
 //!
-//! It follows from the graph, the processor and how weights are stored, never from a policy or from what a program is trained for: so all policies have the same
-//! bits, and a loss is the same whether or not it is differentiated.
+//! It follows from the graph, the processor and how weights are stored, never from a policy, nor from whether a loss is differentiated: so all policies have the
+//! same bits, and so have losses with and without gradients. Programs that generate or perturb have floats throughout.
 
 use pocketune_kernels::matmul::{longest_in_bf16, takes_bf16};
 

@@ -10,7 +10,7 @@ use super::super::product::{Factor, Left};
 use super::runs::Runs;
 use super::{K_TILE, SIDE, TILE};
 use crate::Values;
-use crate::avx512::{interleave, mask, round, transpose_16};
+use crate::avx512::{interleave, mask, mask_32, round, transpose_16};
 
 /// Where in runs of `steps` tiles a filling begins: the sum may go on with another operand.
 #[derive(Clone, Copy)]
@@ -38,7 +38,7 @@ fn left_piece(left: Left, i: usize, ks: Range<usize>) -> __m512i {
             let from = &from[..ks.len()];
             ahead(from.as_ptr().wrapping_add(PIECES_AHEAD * K_TILE).cast());
             // SAFETY: as many elements are read as there are.
-            return unsafe { _mm512_maskz_loadu_epi16(!0 >> (K_TILE - ks.len()), from.as_ptr().cast()) };
+            return unsafe { _mm512_maskz_loadu_epi16(mask_32(ks.len()), from.as_ptr().cast()) };
         }
         Values::F32(from) => match from.first_chunk() {
             Some(whole) if left.k == 1 && ks.len() == K_TILE => {
@@ -197,10 +197,7 @@ fn value_cols(w: &Weight, values: Values, js: Range<usize>, ks: Range<usize>, pl
         // SAFETY: `count` elements are read, of any alignment.
         unsafe {
             match values {
-                Values::Bf16(from) => {
-                    let lanes = if count == 0 { 0 } else { !0 >> (SIDE - count) };
-                    _mm512_maskz_loadu_epi16(lanes, from[at..at + count].as_ptr().cast())
-                }
+                Values::Bf16(from) => _mm512_maskz_loadu_epi16(mask_32(count), from[at..at + count].as_ptr().cast()),
                 Values::F32(from) => {
                     let at = from[at..at + count].as_ptr();
                     match count {

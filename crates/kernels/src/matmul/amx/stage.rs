@@ -11,7 +11,7 @@ use super::super::out::Out;
 use super::SIDE;
 use crate::Element;
 use crate::amx::Beside;
-use crate::avx512::{mask, round, transpose_16};
+use crate::avx512::{mask, mask_32, round, transpose_16};
 
 /// What an output is stored as.
 pub(super) trait Stored: Element {
@@ -76,9 +76,8 @@ impl Stored for bf16 {
 
     #[inline(always)]
     unsafe fn store_pair(at: *mut Self, count: usize, low: __m512, high: __m512) {
-        let lanes = if count >= 32 { !0 } else { (1 << count) - 1 };
         // SAFETY: the caller's promise.
-        unsafe { _mm512_mask_storeu_epi16(at.cast(), lanes, round(low, high)) };
+        unsafe { _mm512_mask_storeu_epi16(at.cast(), mask_32(count), round(low, high)) };
     }
 }
 
