@@ -62,18 +62,18 @@ unsafe fn sweep_6(s: &Sweep) {
     unsafe { sweep::<F32x8, 6>(s) }
 }
 
-/// `to[k][r] = from[r][k]` for 8 rows `r` and `len` columns `k` rounded up to whole 8s, rows `from_row` and `to_row` apart.
+/// [`Kernel::transpose`].
 #[target_feature(enable = "avx2,fma")]
-unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize, len: usize) {
+unsafe fn transpose(from: *const f32, from_row: usize, rows: usize, to: *mut f32, to_row: usize, len: usize) {
     for k in (0..len).step_by(8) {
-        // SAFETY: columns `k..k + 8` of 8 rows are inside both buffers by the caller's promise.
+        // SAFETY: what is read and written of columns `k..k + 8` is inside both by the caller's promise.
         unsafe {
-            let mut rows = [_mm256_setzero_ps(); 8];
-            for (r, row) in rows.iter_mut().enumerate() {
-                *row = _mm256_loadu_ps(from.add(r * from_row + k));
+            let mut square = [_mm256_setzero_ps(); 8];
+            for (r, x) in square.iter_mut().enumerate().take(rows) {
+                *x = F32x8::load_up_to(from.add(r * from_row + k), len - k);
             }
-            for (r, row) in transpose_8(rows).into_iter().enumerate() {
-                _mm256_storeu_ps(to.add((k + r) * to_row), row);
+            for (r, x) in transpose_8(square).into_iter().enumerate().take(len - k) {
+                F32x8::store_up_to(to.add((k + r) * to_row), x, rows);
             }
         }
     }

@@ -56,18 +56,18 @@ unsafe fn sweep_12(s: &Sweep) {
     unsafe { sweep::<F32x16, 12>(s) }
 }
 
-/// `to[k][r] = from[r][k]` for 16 rows `r` and `len` columns `k` rounded up to whole 16s, rows `from_row` and `to_row` apart.
+/// [`Kernel::transpose`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize, len: usize) {
+unsafe fn transpose(from: *const f32, from_row: usize, rows: usize, to: *mut f32, to_row: usize, len: usize) {
     for k in (0..len).step_by(16) {
-        // SAFETY: columns `k..k + 16` of 16 rows are inside both buffers by the caller's promise.
+        // SAFETY: what is read and written of columns `k..k + 16` is inside both by the caller's promise.
         unsafe {
-            let mut rows = [_mm512_setzero_ps(); 16];
-            for (r, row) in rows.iter_mut().enumerate() {
-                *row = _mm512_loadu_ps(from.add(r * from_row + k));
+            let mut square = [_mm512_setzero_ps(); 16];
+            for (r, x) in square.iter_mut().enumerate().take(rows) {
+                *x = F32x16::load_part(from.add(r * from_row + k), len - k);
             }
-            for (r, row) in transpose_16(rows).into_iter().enumerate() {
-                _mm512_storeu_ps(to.add((k + r) * to_row), row);
+            for (r, x) in transpose_16(square).into_iter().enumerate().take(len - k) {
+                F32x16::store_part(to.add((k + r) * to_row), x, rows);
             }
         }
     }

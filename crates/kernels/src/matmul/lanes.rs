@@ -19,6 +19,18 @@ pub(super) trait Lanes {
     unsafe fn store(to: *mut f32, x: Self::V);
     /// Writes the first `count` floats only.
     unsafe fn store_part(to: *mut f32, x: Self::V, count: usize);
+    /// [`Lanes::load_part`] of any number of floats, a vector at most.
+    #[inline(always)]
+    unsafe fn load_up_to(from: *const f32, count: usize) -> Self::V {
+        // SAFETY: the trait's contract.
+        unsafe { if count >= Self::LANES { Self::load(from) } else { Self::load_part(from, count) } }
+    }
+    /// [`Lanes::store_part`] of any number of floats, a vector at most.
+    #[inline(always)]
+    unsafe fn store_up_to(to: *mut f32, x: Self::V, count: usize) {
+        // SAFETY: the trait's contract.
+        unsafe { if count >= Self::LANES { Self::store(to, x) } else { Self::store_part(to, x, count) } }
+    }
     /// [`steps`], or the same chains in a way that suits the vector better.
     #[inline(always)]
     unsafe fn steps<const MR: usize, const NV: usize>(s: Steps, sums: &mut [[Self::V; NV]; MR]) {
@@ -30,23 +42,25 @@ pub(super) trait Lanes {
 /// What a tile sums: `k` steps of its rows of the left operand and of its panel.
 #[derive(Clone, Copy)]
 pub(super) struct Steps {
-    /// Element `(i, k)` lies at `i left_row + k left_k`.
+    /// Element `(i, k)` lies at `i + k left_k`.
     pub left: *const f32,
-    pub left_row: usize,
     pub left_k: usize,
-    /// Rows of two vectors.
+    /// Rows of two vectors, `panel_row` apart.
     pub panel: *const f32,
+    pub panel_row: usize,
     pub k: usize,
 }
 
 /// One panel of the right operand against rows of the left one: `out[i][j] = init[i][j] + Σ_k left(i, k) panel[k][j]`.
 pub(super) struct Sweep {
-    /// Element `(i, k)` lies at `i left_row + k left_k`.
+    /// Tiles of rows one after the other: each has `left_len` steps of one element of each of its rows, of which the `k` steps from
+    /// `left_from` on are summed here.
     pub left: *const f32,
-    pub left_row: usize,
-    pub left_k: usize,
-    /// Rows of two vectors.
+    pub left_len: usize,
+    pub left_from: usize,
+    /// Rows of two vectors, `panel_row` apart.
     pub panel: *const f32,
+    pub panel_row: usize,
     pub m: usize,
     pub k: usize,
     /// Outputs of this panel, two vectors at most.
@@ -70,56 +84,53 @@ pub(super) unsafe fn sweep<L: Lanes, const MR: usize>(s: &Sweep) {
 
 #[inline(always)]
 unsafe fn rows<L: Lanes, const MR: usize, const NV: usize>(s: &Sweep) {
-    let mut i = 0;
-    // SAFETY: `i` plus the rows of a tile stays at most `m`.
+    // SAFETY: rows from `i` on are as many as their tile has, or as are left of them.
     unsafe {
-        while s.m - i >= MR {
-            tile::<L, MR, NV>(s, i);
-            i += MR;
+        let whole = s.m / MR * MR;
+        for i in (0..whole).step_by(MR) {
+            tile::<L, MR, NV>(s, i, s.left.add(i * s.left_len + s.left_from * MR), MR);
         }
-        if MR > 8 && s.m - i >= 8 {
-            tile::<L, 8, NV>(s, i);
+        let rest = s.m - whole;
+        let left = s.left.wrapping_add(whole * s.left_len + s.left_from * rest);
+        let mut i = 0;
+        if MR > 8 && rest - i >= 8 {
+            tile::<L, 8, NV>(s, whole + i, left.add(i), rest);
             i += 8;
         }
-        if s.m - i >= 4 {
-            tile::<L, 4, NV>(s, i);
+        if rest - i >= 4 {
+            tile::<L, 4, NV>(s, whole + i, left.add(i), rest);
             i += 4;
         }
-        if s.m - i >= 2 {
-            tile::<L, 2, NV>(s, i);
+        if rest - i >= 2 {
+            tile::<L, 2, NV>(s, whole + i, left.add(i), rest);
             i += 2;
         }
-        if s.m - i >= 1 {
-            tile::<L, 1, NV>(s, i);
+        if rest - i >= 1 {
+            tile::<L, 1, NV>(s, whole + i, left.add(i), rest);
         }
     }
 }
 
+/// Rows `row..row + MR`, whose elements begin at `left`, `left_k` from one step to the next.
 #[inline(always)]
-unsafe fn tile<L: Lanes, const MR: usize, const NV: usize>(s: &Sweep, row: usize) {
-    let last = s.n - (NV - 1) * L::LANES;
-    // SAFETY: rows `row..row + MR` and columns `..n` are inside all three operands; the last vector of a row is read and written
-    // only as far as `last`. The panel has whole vectors.
+unsafe fn tile<L: Lanes, const MR: usize, const NV: usize>(s: &Sweep, row: usize, left: *const f32, left_k: usize) {
+    let count = |j: usize| s.n - j * L::LANES;
+    // SAFETY: rows `row..row + MR` and columns `..n` are inside all three operands. The panel has whole vectors.
     unsafe {
         let mut sums = [[L::zero(); NV]; MR];
         if !s.init.is_null() {
             for (i, sums) in sums.iter_mut().enumerate() {
                 let at = s.init.add((row + i) * s.init_row);
                 for (j, sum) in sums.iter_mut().enumerate() {
-                    let at = at.add(j * L::LANES);
-                    let whole = j + 1 < NV || last == L::LANES;
-                    *sum = if whole { L::load(at) } else { L::load_part(at, last) };
+                    *sum = L::load_up_to(at.add(j * L::LANES), count(j));
                 }
             }
         }
-        let left = s.left.add(row * s.left_row);
-        L::steps(Steps { left, left_row: s.left_row, left_k: s.left_k, panel: s.panel, k: s.k }, &mut sums);
+        L::steps(Steps { left, left_k, panel: s.panel, panel_row: s.panel_row, k: s.k }, &mut sums);
         for (i, sums) in sums.iter().enumerate() {
             let at = s.out.add((row + i) * s.out_row);
             for (j, &sum) in sums.iter().enumerate() {
-                let at = at.add(j * L::LANES);
-                let whole = j + 1 < NV || last == L::LANES;
-                if whole { L::store(at, sum) } else { L::store_part(at, sum, last) }
+                L::store_up_to(at.add(j * L::LANES), sum, count(j));
             }
         }
     }
@@ -128,7 +139,7 @@ unsafe fn tile<L: Lanes, const MR: usize, const NV: usize>(s: &Sweep, row: usize
 /// Adds the products of `s` to the sums of a tile, one step after the other.
 ///
 /// # Safety
-/// The processor has `L`'s instructions, `MR` rows of the left operand have `k` elements, and the panel has `k` rows.
+/// The processor has `L`'s instructions, `MR` rows of the left operand have `k` steps, and the panel has `k` rows.
 #[inline(always)]
 pub(super) unsafe fn steps<L: Lanes + ?Sized, const MR: usize, const NV: usize>(s: Steps, sums: &mut [[L::V; NV]; MR]) {
     let (mut left, mut panel) = (s.left, s.panel);
@@ -140,13 +151,13 @@ pub(super) unsafe fn steps<L: Lanes + ?Sized, const MR: usize, const NV: usize>(
                 *b = L::load(panel.add(j * L::LANES));
             }
             for (i, sums) in sums.iter_mut().enumerate() {
-                let a = L::splat(left.wrapping_add(i * s.left_row));
+                let a = L::splat(left.wrapping_add(i));
                 for (sum, &b) in sums.iter_mut().zip(&b) {
                     *sum = L::fma(a, b, *sum);
                 }
             }
             left = left.wrapping_add(s.left_k);
-            panel = panel.wrapping_add(2 * L::LANES);
+            panel = panel.wrapping_add(s.panel_row);
         }
     }
 }

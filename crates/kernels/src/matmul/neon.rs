@@ -1,8 +1,7 @@
 //! The f32 tile and the transposition of weights on NEON: 8 rows of two 4-lane vectors.
 //!
-//! Where the left operand's rows are contiguous, four elements of each are loaded at once and multiplied by lane: broadcasts from
-//! memory would take turns with the multiplications on many Arm cores. 16 vectors of sums, 8 of the left operand and 2 of the panel
-//! fit the 32 registers.
+//! Four elements of the left operand are loaded at once and multiplied by lane: broadcasts from memory would take turns with the
+//! multiplications on many Arm cores.
 
 use std::arch::aarch64::*;
 
@@ -61,45 +60,26 @@ impl Lanes for F32x4 {
     }
     #[inline(always)]
     unsafe fn steps<const MR: usize, const NV: usize>(s: Steps, sums: &mut [[float32x4_t; NV]; MR]) {
-        let whole = if s.left_k == 1 { s.k / 4 * 4 } else { 0 };
-        // SAFETY: `MR` rows have `k` elements side by side where this loop runs, and the panel has `k` rows; what is left of both
-        // goes to the plain loop.
+        if MR % 4 != 0 {
+            // SAFETY: the trait's contract.
+            return unsafe { lanes::steps::<Self, MR, NV>(s, sums) };
+        }
+        // SAFETY: each step has `MR` elements side by side, and the panel has `k` rows.
         unsafe {
-            for k in (0..whole).step_by(4) {
-                let mut a = [vdupq_n_f32(0.0); MR];
-                for (i, a) in a.iter_mut().enumerate() {
-                    *a = vld1q_f32(s.left.add(i * s.left_row + k));
+            for k in 0..s.k {
+                let mut b = [vdupq_n_f32(0.0); NV];
+                for (j, b) in b.iter_mut().enumerate() {
+                    *b = vld1q_f32(s.panel.add(k * s.panel_row + 4 * j));
                 }
-                step::<0, MR, NV>(s.panel.add(8 * k), &a, sums);
-                step::<1, MR, NV>(s.panel.add(8 * k + 8), &a, sums);
-                step::<2, MR, NV>(s.panel.add(8 * k + 16), &a, sums);
-                step::<3, MR, NV>(s.panel.add(8 * k + 24), &a, sums);
-            }
-            let (left, panel) = (s.left.add(whole * s.left_k), s.panel.add(8 * whole));
-            lanes::steps::<Self, MR, NV>(Steps { left, panel, k: s.k - whole, ..s }, sums);
-        }
-    }
-}
-
-/// Adds the products of lane `LANE` of each row with a row of the panel.
-///
-/// # Safety
-/// `panel` has `NV` vectors.
-#[inline(always)]
-unsafe fn step<const LANE: i32, const MR: usize, const NV: usize>(
-    panel: *const f32,
-    a: &[float32x4_t; MR],
-    sums: &mut [[float32x4_t; NV]; MR],
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut b = [vdupq_n_f32(0.0); NV];
-        for (j, b) in b.iter_mut().enumerate() {
-            *b = vld1q_f32(panel.add(4 * j));
-        }
-        for (sums, &a) in sums.iter_mut().zip(a) {
-            for (sum, &b) in sums.iter_mut().zip(&b) {
-                *sum = vfmaq_laneq_f32::<LANE>(*sum, b, a);
+                for (i, sums) in sums.chunks_exact_mut(4).enumerate() {
+                    let a = vld1q_f32(s.left.add(k * s.left_k + 4 * i));
+                    for (j, &b) in b.iter().enumerate() {
+                        sums[0][j] = vfmaq_laneq_f32::<0>(sums[0][j], b, a);
+                        sums[1][j] = vfmaq_laneq_f32::<1>(sums[1][j], b, a);
+                        sums[2][j] = vfmaq_laneq_f32::<2>(sums[2][j], b, a);
+                        sums[3][j] = vfmaq_laneq_f32::<3>(sums[3][j], b, a);
+                    }
+                }
             }
         }
     }
@@ -110,19 +90,22 @@ unsafe fn sweep_8(s: &Sweep) {
     unsafe { sweep::<F32x4, 8>(s) }
 }
 
-/// `to[k][r] = from[r][k]` for 4 rows `r` and `len` columns `k` rounded up to whole 4s, rows `from_row` and `to_row` apart.
-unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize, len: usize) {
+/// [`Kernel::transpose`].
+unsafe fn transpose(from: *const f32, from_row: usize, rows: usize, to: *mut f32, to_row: usize, len: usize) {
     for k in (0..len).step_by(4) {
-        // SAFETY: columns `k..k + 4` of 4 rows are inside both buffers by the caller's promise.
+        // SAFETY: what is read and written of columns `k..k + 4` is inside both by the caller's promise.
         unsafe {
-            let row = |r: usize| vld1q_f32(from.add(r * from_row + k));
-            let (a, b, c, d) = (row(0), row(1), row(2), row(3));
+            let mut square = [vdupq_n_f32(0.0); 4];
+            for (r, x) in square.iter_mut().enumerate().take(rows) {
+                *x = F32x4::load_up_to(from.add(r * from_row + k), len - k);
+            }
+            let [a, b, c, d] = square;
             // Pairs of rows interleaved: elements 0 and 2 of both, then 1 and 3.
             let pair = |x, y| [vreinterpretq_f64_f32(vtrn1q_f32(x, y)), vreinterpretq_f64_f32(vtrn2q_f32(x, y))];
             let ([ab0, ab1], [cd0, cd1]) = (pair(a, b), pair(c, d));
             let columns = [vtrn1q_f64(ab0, cd0), vtrn1q_f64(ab1, cd1), vtrn2q_f64(ab0, cd0), vtrn2q_f64(ab1, cd1)];
-            for (r, column) in columns.into_iter().enumerate() {
-                vst1q_f32(to.add((k + r) * to_row), vreinterpretq_f32_f64(column));
+            for (r, column) in columns.into_iter().enumerate().take(len - k) {
+                F32x4::store_up_to(to.add((k + r) * to_row), vreinterpretq_f32_f64(column), rows);
             }
         }
     }

@@ -165,16 +165,14 @@ pub(super) fn scratch(
         #[cfg(target_arch = "x86_64")]
         (Isa::Amx, Precision::Bf16) => super::amx::Sizes::new((m, n, k), rank, side).total(threads),
         #[cfg(target_arch = "x86_64")]
-        (Isa::Amx | Isa::Avx512, _) => {
-            super::tiled::Sizes::new(&super::avx512::KERNEL, precision, (m, n, k), side).total(threads)
-        }
+        (Isa::Amx | Isa::Avx512, _) => super::tiled::Sizes::new(&super::avx512::KERNEL, (m, n, k), side).total(threads),
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx2, _) => super::tiled::Sizes::new(&super::avx2::KERNEL, precision, (m, n, k), side).total(threads),
+        (Isa::Avx2, _) => super::tiled::Sizes::new(&super::avx2::KERNEL, (m, n, k), side).total(threads),
         #[cfg(target_arch = "aarch64")]
         (Isa::NeonBf16, Precision::Bf16) => super::bfmmla::Sizes::new((m, n, k), side).total(threads),
         #[cfg(target_arch = "aarch64")]
         (Isa::NeonBf16 | Isa::Neon, _) => {
-            super::tiled::Sizes::new(&super::neon::KERNEL, precision, (m, n, k), side).total(threads)
+            super::tiled::Sizes::new(&super::neon::KERNEL, (m, n, k), side).total(threads)
         }
         _ => {
             let _ = (m, n, k, threads, side);
