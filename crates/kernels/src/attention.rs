@@ -10,6 +10,7 @@
 mod amx;
 mod body;
 mod float;
+mod kept;
 mod kit;
 mod single;
 
@@ -17,6 +18,7 @@ use std::ops::Range;
 
 use self::body::{Gradients, Read, Sweep, Task, Work};
 use self::float::Float;
+use self::kept::Keeping;
 use crate::Isa;
 use crate::math::dot;
 use crate::matmul::{Ctx, Precision};
@@ -115,14 +117,19 @@ impl Segment {
 /// Rows of a tile of queries and of a tile of keys.
 const TILE: usize = 64;
 
-/// Scratch that [`forward`] needs, in floats.
-pub fn scratch(heads: Heads, threads: usize, isa: Isa, precision: Precision) -> usize {
-    LINE + threads * per_thread(heads, on_amx(isa, precision))
+/// Scratch that [`forward`] needs, in floats, where segments have up to `keys` keys. (Where they have more, it takes longer.)
+pub fn scratch(heads: Heads, keys: usize, threads: usize, isa: Isa, precision: Precision) -> usize {
+    scratch_keeping(Keeping::FORWARD, heads, keys, threads, on_amx(isa, precision))
 }
 
-/// Scratch that [`backward`] needs for `rows` queries: that of [`forward`], and a number for each (row, head).
+/// Scratch that [`backward`] needs for `rows` queries, with as many keys: a number for each (row, head) beside it.
 pub fn backward_scratch(heads: Heads, rows: usize, threads: usize, isa: Isa, precision: Precision) -> usize {
-    scratch(heads, threads, isa, precision) + rows * heads.queries
+    scratch_keeping(Keeping::BACKWARD, heads, rows, threads, on_amx(isa, precision)) + rows * heads.queries
+}
+
+fn scratch_keeping(keeping: Keeping, heads: Heads, keys: usize, threads: usize, amx: bool) -> usize {
+    let kept = if amx { keeping.tiles(keys.div_ceil(TILE)).len(heads.d) } else { 0 };
+    LINE + threads * (per_thread(heads, amx) + kept)
 }
 
 fn per_thread(heads: Heads, amx: bool) -> usize {
@@ -154,7 +161,8 @@ pub fn forward(
     check(heads, segments, q.len(), k.len().min(v.len()));
     assert!(out.len() == q.len() && lse.len() * heads.d == q.len());
     let (isa, amx, pool) = (ctx.isa, on_amx(ctx.isa, ctx.precision), ctx.pool);
-    let (out, lse, scratch) = (Rows::new(out, 1), Rows::new(lse, 1), cut(ctx, heads, 0).1);
+    let (out, lse) = (Rows::new(out, 1), Rows::new(lse, 1));
+    let (_, scratch, keeping) = cut(ctx, heads, 0, Keeping::FORWARD);
     let read = Read { q, k, v, lse: &[], go: &[], delta: &[] };
     let tiles = |segment: &Segment| segment.q_len.div_ceil(TILE);
     let all: usize = segments.iter().map(tiles).sum();
@@ -166,7 +174,8 @@ pub fn forward(
         if task.segment.q_len == 1 {
             return task.each().for_each(|task| single::forward(isa, task, read, &out, &lse));
         }
-        sweep(isa, amx, task, read, Sweep::Forward { out: &out, lse: &lse }, scratch.piece(thread).0);
+        let to = Sweep::Forward { out: &out, lse: &lse };
+        sweep(isa, amx, task, read, to, scratch.piece(thread).0, keeping);
     });
 }
 
@@ -190,7 +199,7 @@ pub fn backward(
     assert!(out.len() == q.len() && go.len() == q.len() && lse.len() * heads.d == q.len());
     let (isa, amx, pool) = (ctx.isa, on_amx(ctx.isa, ctx.precision), ctx.pool);
     let (gq, gk, gv) = (Rows::new(gq, 1), Rows::new(gk, 1), Rows::new(gv, 1));
-    let (delta, scratch) = cut(ctx, heads, lse.len());
+    let (delta, scratch, keeping) = cut(ctx, heads, lse.len(), Keeping::BACKWARD);
     let pieces = Rows::new(delta, DELTAS);
     pool.run(pieces.pieces(), &|task, _| {
         let (to, at) = pieces.piece(task);
@@ -202,24 +211,25 @@ pub fn backward(
     let first = in_one_sweep(all.count(|_| 1), pool.threads());
     let to = Gradients { gq: &gq, gk: &gk, gv: &gv };
     pool.run(first, &|task, thread| {
-        sweep(isa, amx, all.locate(task, |_| 1), read, Sweep::All(to), scratch.piece(thread).0);
+        sweep(isa, amx, all.locate(task, |_| 1), read, Sweep::All(to), scratch.piece(thread).0, keeping);
     });
     let rest = Tasks { first, ..all };
     let (q_tiles, k_tiles) = (|s: &Segment| s.q_len.div_ceil(TILE), |s: &Segment| s.k_len.div_ceil(TILE));
     pool.run_in_order(rest.count(q_tiles), &|task, thread| {
-        sweep(isa, amx, rest.locate(task, q_tiles), read, Sweep::Queries(to), scratch.piece(thread).0);
+        sweep(isa, amx, rest.locate(task, q_tiles), read, Sweep::Queries(to), scratch.piece(thread).0, keeping);
     });
     pool.run_in_order(rest.count(k_tiles), &|task, thread| {
-        sweep(isa, amx, rest.locate_keys(task, k_tiles), read, Sweep::Keys(to), scratch.piece(thread).0);
+        sweep(isa, amx, rest.locate_keys(task, k_tiles), read, Sweep::Keys(to), scratch.piece(thread).0, keeping);
     });
 }
 
-fn sweep(isa: Isa, amx: bool, task: Task, read: Read, sweep: Sweep, work: &mut [f32]) {
+fn sweep(isa: Isa, amx: bool, task: Task, read: Read, sweep: Sweep, work: &mut [f32], keeping: Keeping) {
+    let _ = keeping;
     if amx {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `cut` has made sure that this processor has AMX and that it was granted.
         unsafe {
-            amx::run(task, read, sweep, work);
+            amx::run(task, read, sweep, work, keeping);
         }
     } else {
         in_floats(isa, task, read, sweep, work);
@@ -230,7 +240,7 @@ per_isa!(fn in_floats(task: Task, read: Read<'_>, sweep: Sweep<'_>, work: &mut [
 
 #[inline(always)]
 fn float_body<const ROWS: usize, const COLS: usize>(task: Task, read: Read, sweep: Sweep, scratch: &mut [f32]) {
-    let (work, rest) = Work::cut(scratch, task.heads.d, task.shared);
+    let (work, rest) = Work::cut(scratch, &mut [], task.heads.d, task.shared);
     body::run(&mut Float::<ROWS, COLS>::new(rest, task.heads.d, task.shared), task, read, sweep, work);
 }
 
@@ -256,15 +266,21 @@ fn in_one_sweep(tasks: usize, threads: usize) -> usize {
     if 18 * rest <= 10 * threads { tasks - rest } else { tasks }
 }
 
-/// The first `shared` floats of the scratch memory, and each thread's part of the rest.
-fn cut<'a>(ctx: &'a mut Ctx, heads: Heads, shared: usize) -> (&'a mut [f32], Rows<'a>) {
+/// The first `shared` floats of the scratch memory, each thread's part of the rest, and how much of keys it has room to keep.
+fn cut<'a>(ctx: &'a mut Ctx, heads: Heads, shared: usize, keeping: Keeping) -> (&'a mut [f32], Rows<'a>, Keeping) {
     assert!(ctx.isa.available(), "this processor has no {}", ctx.isa.name());
-    let each = per_thread(heads, on_amx(ctx.isa, ctx.precision));
-    let wanted = LINE + shared + each * ctx.pool.threads();
+    let (amx, threads) = (on_amx(ctx.isa, ctx.precision), ctx.pool.threads());
+    let each = per_thread(heads, amx);
+    let wanted = LINE + shared + each * threads;
     assert!(ctx.scratch.len() >= wanted, "scratch has {} elements of {wanted}", ctx.scratch.len());
+    let room = if amx { (ctx.scratch.len() - wanted) / threads } else { 0 };
+    let keeping = keeping.within(room, heads.d);
+    let each = each + keeping.len(heads.d);
     let (first, rest) = ctx.scratch.split_at_mut(shared);
     let line = rest.as_ptr().align_offset(4 * LINE);
-    (first, Rows::new(&mut rest[line..line + each * ctx.pool.threads()], each))
+    let parts = Rows::new(&mut rest[line..line + each * threads], each);
+    (0..threads).for_each(|thread| keeping.forget(parts.piece(thread).0));
+    (first, parts, keeping)
 }
 
 fn check(heads: Heads, segments: &[Segment], q_len: usize, kv_len: usize) {

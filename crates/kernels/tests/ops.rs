@@ -184,7 +184,7 @@ fn attention_matches_the_reference() {
             let (out, lse) = reference::attention(&q, &k, &v, heads, &segments);
             let got = same_bits("attention", |isa, pool| {
                 let (mut out, mut lse) = (vec![f32::NAN; q.len()], vec![f32::NAN; n * queries]);
-                let mut scratch = vec![f32::NAN; attention::scratch(heads, pool.threads(), isa, Precision::F32)];
+                let mut scratch = vec![f32::NAN; attention::scratch(heads, n, pool.threads(), isa, Precision::F32)];
                 let mut ctx = Ctx { pool, isa, precision: Precision::F32, scratch: &mut scratch };
                 attention::forward(&mut ctx, heads, &segments, (&q, &k, &v), (&mut out, &mut lse));
                 out.extend(lse);
@@ -211,13 +211,46 @@ fn attention_matches_the_reference() {
 }
 
 #[test]
+fn what_attention_keeps_of_keys_changes_no_bit() {
+    let (isa, precision, pool) = (Isa::best(), Precision::Bf16, Pool::new(2).unwrap());
+    // The second segment has keys before its queries, so that tiles of queries see parts of a tile of keys.
+    let segments = [
+        Segment { q_start: 0, q_len: 140, k_start: 0, k_len: 140 },
+        Segment { q_start: 140, q_len: 130, k_start: 140, k_len: 171 },
+    ];
+    let (rows, keys) = (270, 311);
+    for window in [Window::Past, Window::Last(70), Window::Whole] {
+        let heads = Heads { queries: 6, kv: 3, d: 40, scale: 0.2, window };
+        let (q, go) = (random(1, rows * 240), random(2, rows * 240));
+        let (k, v) = (random(3, keys * 120), random(4, keys * 120));
+        let run = |room: usize| {
+            let mut scratch = vec![f32::NAN; attention::scratch(heads, room, 2, isa, precision) + rows * 6];
+            let (mut out, mut lse) = (vec![f32::NAN; q.len()], vec![f32::NAN; rows * 6]);
+            let (mut gq, mut gk, mut gv) = (vec![f32::NAN; q.len()], vec![f32::NAN; k.len()], vec![f32::NAN; v.len()]);
+            let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
+            // Twice: what the first has left in its memory is none of the second's business.
+            for _ in 0..2 {
+                attention::forward(&mut ctx, heads, &segments, (&q, &k, &v), (&mut out, &mut lse));
+                let to = (&mut gq[..], &mut gk[..], &mut gv[..]);
+                attention::backward(&mut ctx, heads, &segments, (&q, &k, &v), (&out, &lse, &go), to);
+            }
+            [out, lse, gq, gk, gv].concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        let nothing = run(0);
+        for room in [64, 140, 171, 1000] {
+            assert!(run(room) == nothing, "room for {room} keys, {window:?}");
+        }
+    }
+}
+
+#[test]
 fn attention_over_a_cache_equals_attention_over_the_whole() {
     let heads = Heads { queries: 4, kv: 2, d: 16, scale: 0.25, window: Window::Last(40) };
     let n = 90;
     let (q, k, v) = (random(1, n * 64), random(2, n * 32), random(3, n * 32));
     let pool = Pool::new(2).unwrap();
     let (isa, precision) = (Isa::best(), Precision::F32);
-    let mut scratch = vec![0.0; attention::scratch(heads, 2, isa, precision)];
+    let mut scratch = vec![0.0; attention::scratch(heads, n, 2, isa, precision)];
     let mut run = |segment: Segment, q: &[f32]| {
         let (mut out, mut lse) = (vec![0.0; q.len()], vec![0.0; q.len() / 16]);
         let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
@@ -239,7 +272,7 @@ fn one_query_of_attention_that_is_not_causal_sees_every_key() {
     let (want, want_lse) = reference::attention(&q, &k, &v, heads, &segment);
     let got = same_bits("one query", |isa, pool| {
         let (mut out, mut lse) = (vec![f32::NAN; 64], vec![f32::NAN; 4]);
-        let mut scratch = vec![f32::NAN; attention::scratch(heads, pool.threads(), isa, Precision::F32)];
+        let mut scratch = vec![f32::NAN; attention::scratch(heads, 90, pool.threads(), isa, Precision::F32)];
         let mut ctx = Ctx { pool, isa, precision: Precision::F32, scratch: &mut scratch };
         attention::forward(&mut ctx, heads, &segment, (&q, &k, &v), (&mut out, &mut lse));
         [out, lse].concat()

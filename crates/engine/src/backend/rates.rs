@@ -62,7 +62,7 @@ fn run_kernels(machine: Machine, each: Duration) -> Rates {
     let heads = Heads { queries: 8, kv: 8, d: 64, scale: 0.1, window: Window::Past };
     let segments = [Segment { q_start: 0, q_len: TOKENS, k_start: 0, k_len: TOKENS }];
     let mut lse = vec![0.0; TOKENS * 8];
-    let mut scratch = vec![0.0; attention::scratch(heads, machine.threads, machine.isa, machine.precision)];
+    let mut scratch = vec![0.0; attention::scratch(heads, TOKENS, machine.threads, machine.isa, machine.precision)];
     let seconds = best(each, || {
         let mut ctx = Ctx { pool: &pool, isa: machine.isa, precision: machine.precision, scratch: &mut scratch };
         attention::forward(&mut ctx, heads, &segments, (&x, &x, &x), (&mut y, &mut lse));

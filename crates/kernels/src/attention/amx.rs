@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use super::TILE;
 use super::body::{self, Read, Sweep, Task, Work};
+use super::kept::{Keeping, Kept};
 use super::kit::{Kit, LANES, Lanes, SQUARE, Weights, padded};
 use crate::amx::{K_TILE, Pair, SIDE, Square, Tiles};
 use crate::avx512::{exp2, interleave, interleaved, mask, round, transpose_16};
@@ -81,6 +82,7 @@ pub(super) struct Amx<'a> {
     /// Two of each owner as second operands of scores, two as second operands across, two tiles met as they are, two turned, and one to
     /// work in.
     forms: &'a mut [f32],
+    kept: Kept<'a>,
     /// Pairs of rows interleaved.
     down: [&'a mut [f32]; 2],
     /// Rows as they are.
@@ -96,14 +98,14 @@ impl<'a> Amx<'a> {
 
     /// # Safety
     /// The processor has AVX-512 with BF16, and AMX, which its kernel has granted.
-    pub unsafe fn new(scratch: &'a mut [f32], d: usize, owners: usize) -> Self {
+    pub unsafe fn new(scratch: &'a mut [f32], kept: Kept<'a>, d: usize, owners: usize) -> Self {
         let padded = padded(d);
         let (forms, rest) = scratch.split_at_mut((4 * owners + 5) * TILE * padded / 2);
         let (down, across) = rest[..2 * SQUARE].split_at_mut(SQUARE);
         let ((first, second), (third, fourth)) = (down.split_at_mut(SQUARE / 2), across.split_at_mut(SQUARE / 2));
         // SAFETY: the caller's promise.
         let tiles = unsafe { Tiles::configure() };
-        Self { d, padded, owners, forms, down: [first, second], across: [third, fourth], tiles }
+        Self { d, padded, owners, forms, kept, down: [first, second], across: [third, fourth], tiles }
     }
 
     fn form(&self, at: usize) -> Range<usize> {
@@ -119,18 +121,27 @@ impl<'a> Amx<'a> {
         self.form(2 * (self.owners + owner) + which)
     }
 
-    fn met(&self, which: usize) -> Range<usize> {
-        self.form(4 * self.owners + which)
+    /// Where what is met lies: in the tile that is kept, or among the forms.
+    fn met(&self, which: usize) -> (Option<usize>, Range<usize>) {
+        (self.kept.tile, self.form(if self.kept.tile.is_some() { 2 * which } else { 4 * self.owners + which }))
     }
 
-    fn turned(&self, which: usize) -> Range<usize> {
-        self.form(4 * self.owners + 2 + which)
+    fn turned(&self, which: usize) -> (Option<usize>, Range<usize>) {
+        let kept = self.kept.tile.filter(|_| which == 0);
+        (kept, self.form(if kept.is_some() { 1 } else { 4 * self.owners + 2 + which }))
+    }
+
+    fn at(&self, (kept, form): (Option<usize>, Range<usize>)) -> &[f32] {
+        &kept.map_or(&*self.forms, |tile| self.kept.forms(tile))[form]
     }
 
     /// A form, and one to work in.
-    fn beside(&mut self, form: Range<usize>) -> [&mut [f32]; 2] {
+    fn beside(&mut self, (kept, form): (Option<usize>, Range<usize>)) -> [&mut [f32]; 2] {
         let spare = self.form(4 * self.owners + 4);
-        self.forms.get_disjoint_mut([form, spare]).expect("forms don't overlap")
+        match kept {
+            Some(tile) => [&mut self.kept.forms_mut(tile)[form], &mut self.forms[spare]],
+            None => self.forms.get_disjoint_mut([form, spare]).expect("forms don't overlap"),
+        }
     }
 
     /// `c (+)= left right` for `m` rows, `n` columns and `k` of the sum. Rows of `left` are `line` floats apart, those of `right` and `c`
@@ -163,10 +174,13 @@ impl<'a> Amx<'a> {
 /// # Safety
 /// As [`Amx::new`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-pub(super) unsafe fn run(task: Task, read: Read, sweep: Sweep, scratch: &mut [f32]) {
-    let (work, rest) = Work::cut(scratch, task.heads.d, task.shared);
+pub(super) unsafe fn run(task: Task, read: Read, sweep: Sweep, scratch: &mut [f32], keeping: Keeping) {
+    let d = task.heads.d;
+    let (kept, rest) = scratch.split_at_mut(keeping.len(d));
+    let (kept, gradients) = Kept::new(kept, keeping, task);
+    let (work, rest) = Work::cut(rest, gradients, d, task.shared);
     // SAFETY: the caller's promise.
-    body::run(&mut unsafe { Amx::new(rest, task.heads.d, task.shared) }, task, read, sweep, work);
+    body::run(&mut unsafe { Amx::new(rest, kept, d, task.shared) }, task, read, sweep, work);
 }
 
 impl<'a> Kit<'a> for Amx<'_> {
@@ -175,7 +189,7 @@ impl<'a> Kit<'a> for Amx<'_> {
     #[inline(always)]
     fn own(&mut self, owner: usize, which: usize, x: View, rows: usize) {
         let (d, line) = (self.d, self.padded / 2);
-        let [to, spare] = self.beside(self.owned(owner, which));
+        let [to, spare] = self.beside((None, self.owned(owner, which)));
         // SAFETY: `new` was promised the instructions.
         unsafe {
             round_rows(x, rows, d, spare, line);
@@ -191,10 +205,16 @@ impl<'a> Kit<'a> for Amx<'_> {
     }
 
     #[inline(always)]
+    fn turn_to(&mut self, tile: usize, rows: usize) -> bool {
+        self.kept.turn_to(tile, rows)
+    }
+
+    #[inline(always)]
     fn meet(&mut self, which: usize, y: View, rows: usize) {
-        let to = self.met(which);
+        let (d, line) = (self.d, self.padded / 2);
+        let [to, _] = self.beside(self.met(which));
         // SAFETY: `new` was promised the instructions.
-        unsafe { round_rows(y, rows, self.d, &mut self.forms[to], self.padded / 2) };
+        unsafe { round_rows(y, rows, d, to, line) };
     }
 
     #[inline(always)]
@@ -210,7 +230,7 @@ impl<'a> Kit<'a> for Amx<'_> {
 
     #[inline(always)]
     fn scores(&mut self, owner: usize, which: usize, rows: usize, lanes: usize, scores: &mut [f32]) {
-        let (y, x) = (&self.forms[self.met(which)], &self.forms[self.owned(owner, which)]);
+        let (y, x) = (self.at(self.met(which)), &self.forms[self.owned(owner, which)]);
         self.product((rows, lanes, self.d), (y, self.padded / 2), (x, TILE), true, scores);
     }
 
@@ -241,12 +261,15 @@ impl<'a> Kit<'a> for Amx<'_> {
         // A sum goes by whole steps.
         let (pairs, whole) = (rows.div_ceil(2), rows.next_multiple_of(K_TILE) / 2);
         self.down[weights][pairs * TILE..whole * TILE].fill(0.0);
-        let z = &self.forms[self.turned(z)];
+        let z = self.at(self.turned(z));
         self.product((self.d, lanes, rows), (z, whole), (self.down[weights], TILE), false, sums);
     }
 
     #[inline(always)]
     fn across(&mut self, owner: usize, which: usize, weights: usize, rows: usize, lanes: usize, c: &mut [f32]) {
+        // Rows go by whole tiles, and those after the last may be of other keys, which meet later queries.
+        let (pairs, whole) = (rows.next_multiple_of(2), rows.next_multiple_of(16));
+        self.across[weights][pairs * (TILE / 2)..whole * (TILE / 2)].fill(0.0);
         let x = &self.forms[self.owned_across(owner, which)];
         self.product((rows, self.d, lanes), (self.across[weights], TILE / 2), (x, self.padded), false, c);
     }

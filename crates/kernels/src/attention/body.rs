@@ -38,12 +38,14 @@ pub(super) struct Task {
 }
 
 /// One thread's memory, for a number of owners: two squares of scores, sums of each, rows on their way to the output, and two numbers
-/// for each lane. Rows of elements come in whole tiles.
+/// for each lane. Rows of elements come in whole tiles. What a thread keeps beyond a tile of queries is another part of its memory.
 pub(super) struct Work<'a> {
     scores: [&'a mut [f32]; 2],
     sums: &'a mut [f32],
     rows: [&'a mut [f32]; 2],
     lanes: [&'a mut [f32]; 2],
+    /// Gradients of keys and of values for some tiles of them, which stay here until all queries were met.
+    kept: &'a mut [f32],
 }
 
 impl<'a> Work<'a> {
@@ -53,7 +55,7 @@ impl<'a> Work<'a> {
     }
 
     /// Cut from the front of `scratch`; the rest comes back.
-    pub fn cut(scratch: &'a mut [f32], d: usize, owners: usize) -> (Self, &'a mut [f32]) {
+    pub fn cut(scratch: &'a mut [f32], kept: &'a mut [f32], d: usize, owners: usize) -> (Self, &'a mut [f32]) {
         let size = TILE * padded(d);
         let (scores, rest) = scratch.split_at_mut(SQUARE);
         let (other, rest) = rest.split_at_mut(SQUARE);
@@ -62,7 +64,7 @@ impl<'a> Work<'a> {
         let (second, rest) = rest.split_at_mut(size);
         let (tops, rest) = rest.split_at_mut(owners * TILE);
         let (totals, rest) = rest.split_at_mut(owners * TILE);
-        (Self { scores: [scores, other], sums, rows: [first, second], lanes: [tops, totals] }, rest)
+        (Self { scores: [scores, other], sums, rows: [first, second], lanes: [tops, totals], kept }, rest)
     }
 }
 
@@ -203,8 +205,10 @@ fn forward<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, out: &Rows, 
     tops.fill(f32::NEG_INFINITY);
     totals.fill(0.0);
     for keys in task.key_tiles(&rows) {
-        kit.meet(0, task.keys(read.k, &keys, kv_head), keys.len());
-        kit.meet_turned(0, task.keys(read.v, &keys, kv_head), keys.len());
+        if !kit.turn_to(keys.start / TILE, keys.len()) {
+            kit.meet(0, task.keys(read.k, &keys, kv_head), keys.len());
+            kit.meet_turned(0, task.keys(read.v, &keys, kv_head), keys.len());
+        }
         let all = task.all_seen(&rows, &keys);
         for (owner, (top, total)) in tops.chunks_exact_mut(TILE).zip(totals.chunks_exact_mut(TILE)).enumerate() {
             kit.scores(owner, 0, keys.len(), lanes, scores);
@@ -300,7 +304,7 @@ fn query_gradient<'a, K: Kit<'a>>(
     let rows = task.rows(segment.q_len);
     let lanes = rows.len().next_multiple_of(GROUP);
     let kv_head = task.kv_head();
-    let Work { scores: [scores, gp], sums, rows: [gk_rows, gv_rows], lanes: [lse, delta] } = work;
+    let Work { scores: [scores, gp], sums, rows: [gk_rows, gv_rows], lanes: [lse, delta], kept } = work;
     let size = TILE * padded(heads.d);
     lse.fill(0.0);
     delta.fill(0.0);
@@ -319,12 +323,21 @@ fn query_gradient<'a, K: Kit<'a>>(
     }
     sums[..task.shared * size].fill(0.0);
     for keys in task.key_tiles(&rows) {
-        let [k, v] = [read.k, read.v].map(|x| task.keys(x, &keys, kv_head));
-        kit.meet(0, k, keys.len());
-        kit.meet(1, v, keys.len());
-        kit.meet_turned(0, k, keys.len());
+        let tile = keys.start / TILE;
+        if !kit.turn_to(tile, keys.len()) {
+            let [k, v] = [read.k, read.v].map(|x| task.keys(x, &keys, kv_head));
+            kit.meet(0, k, keys.len());
+            kit.meet(1, v, keys.len());
+            kit.meet_turned(0, k, keys.len());
+        }
         let place = (task.kv_at(keys.start, kv_head), task.kv_width());
-        if keys_too {
+        // Where a thread does not keep them until it has met all queries, they come and go.
+        let comes = keys_too && tile >= kept.len() / (2 * size);
+        let [gk_rows, gv_rows] = match kept.chunks_exact_mut(2 * size).nth(tile) {
+            Some(both) => both.split_at_mut(size).into(),
+            None => [&mut **gk_rows, &mut **gv_rows],
+        };
+        if comes {
             take(to.gk, place, heads.d, keys.len(), gk_rows);
             take(to.gv, place, heads.d, keys.len(), gv_rows);
         }
@@ -334,7 +347,7 @@ fn query_gradient<'a, K: Kit<'a>>(
             kit.scores(owner, 0, keys.len(), lanes, scores);
             kit.scores(owner, 1, keys.len(), lanes, gp);
             if owner > 0 {
-                let (sums, rows) = (&mut sums[(owner - 1) * size..][..size], [&mut **gk_rows, &mut **gv_rows]);
+                let (sums, rows) = (&mut sums[(owner - 1) * size..][..size], [&mut *gk_rows, &mut *gv_rows]);
                 end_turn(kit, owner - 1, met, sums, keys_too.then_some(rows));
             }
             hide(scores, keys.len(), lanes, all, |r| {
@@ -353,9 +366,9 @@ fn query_gradient<'a, K: Kit<'a>>(
                 }
             }
         }
-        let (sums, rows) = (&mut sums[(task.shared - 1) * size..][..size], [&mut **gk_rows, &mut **gv_rows]);
-        end_turn(kit, task.shared - 1, met, sums, keys_too.then_some(rows));
-        if keys_too {
+        let sums = &mut sums[(task.shared - 1) * size..][..size];
+        end_turn(kit, task.shared - 1, met, sums, keys_too.then_some([&mut *gk_rows, &mut *gv_rows]));
+        if comes {
             give(gk_rows, to.gk, place, heads.d, keys.len());
             give(gv_rows, to.gv, place, heads.d, keys.len());
         }
@@ -456,15 +469,23 @@ fn key_gradient<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, to: Gra
 /// the bit, from one computation of the scores. Tiles of queries come in ascending order, so gradients of keys are summed in it.
 #[inline(always)]
 fn all_gradients<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, to: Gradients, work: &mut Work) {
-    for row in 0..task.segment.k_len {
+    let (d, size) = (task.heads.d, TILE * padded(task.heads.d));
+    let kept = (work.kept.len() / (2 * size) * TILE).min(task.segment.k_len);
+    work.kept[..kept.div_ceil(TILE) * 2 * size].fill(0.0);
+    for row in kept..task.segment.k_len {
         let at = task.kv_at(row, task.kv_head());
         for to in [to.gk, to.gv] {
             // SAFETY: the rows of this segment and key head belong to this task alone.
-            unsafe { to.range(at..at + task.heads.d) }.fill(0.0);
+            unsafe { to.range(at..at + d) }.fill(0.0);
         }
     }
     for tile in 0..task.segment.q_len.div_ceil(TILE) {
         query_gradient(kit, Task { tile, ..task }, read, to, true, work);
+    }
+    for (first, both) in (0..kept).step_by(TILE).zip(work.kept.chunks_exact(2 * size)) {
+        let (place, rows) = ((task.kv_at(first, task.kv_head()), task.kv_width()), TILE.min(kept - first));
+        give(&both[..size], to.gk, place, d, rows);
+        give(&both[size..], to.gv, place, d, rows);
     }
 }
 

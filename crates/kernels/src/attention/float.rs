@@ -114,6 +114,11 @@ impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS>
     }
 
     #[inline(always)]
+    fn turn_to(&mut self, _tile: usize, _rows: usize) -> bool {
+        false
+    }
+
+    #[inline(always)]
     fn meet(&mut self, which: usize, y: View<'a>, _rows: usize) {
         self.met[which] = y;
     }

@@ -44,6 +44,8 @@ pub(super) trait Kit<'a> {
     fn own(&mut self, owner: usize, which: usize, x: View, rows: usize);
     /// Takes them as an operand of [`Kit::across`].
     fn own_across(&mut self, owner: usize, which: usize, x: View, rows: usize);
+    /// Turns to tile `tile` of the keys, of which `rows` rows are met. Whether they are known from before, and need not be met again.
+    fn turn_to(&mut self, tile: usize, rows: usize) -> bool;
     /// Meets `rows` rows, operand `which` of scores.
     fn meet(&mut self, which: usize, y: View<'a>, rows: usize);
     /// Meets them as an operand of [`Kit::add`].

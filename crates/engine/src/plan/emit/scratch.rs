@@ -16,7 +16,7 @@ impl Emitter<'_> {
 
     pub(super) fn attention(&self, heads: Heads) -> usize {
         let m = self.request.machine;
-        attention::scratch(heads, m.threads, m.isa, m.precision)
+        attention::scratch(heads, self.request.tokens, m.threads, m.isa, m.precision)
     }
 
     pub(super) fn attention_backward(&self, heads: Heads) -> usize {
