@@ -47,7 +47,7 @@ impl Case {
             out: vec![0.0; q],
             lse: vec![0.0; n * heads.queries],
             gradients: [vec![0.0; q], vec![0.0; kv], vec![0.0; kv]],
-            scratch: vec![0.0; attention::backward_scratch(heads, n, threads, Isa::best(), precision(Isa::best()))],
+            scratch: vec![0.0; attention::backward_scratch(heads, n, n, threads, Isa::best(), precision(Isa::best()))],
         }
     }
 

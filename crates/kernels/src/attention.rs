@@ -117,14 +117,22 @@ impl Segment {
 /// Rows of a tile of queries and of a tile of keys.
 const TILE: usize = 64;
 
-/// Scratch that [`forward`] needs, in floats, where segments have up to `keys` keys. (Where they have more, it takes longer.)
+/// Scratch that [`forward`] needs, in floats, with room to keep what is made of up to `keys` keys of a segment. Those beyond are made
+/// anew for every tile of queries: fewer `keys` take less room and more time.
 pub fn scratch(heads: Heads, keys: usize, threads: usize, isa: Isa, precision: Precision) -> usize {
     scratch_keeping(Keeping::FORWARD, heads, keys, threads, on_amx(isa, precision))
 }
 
-/// Scratch that [`backward`] needs for `rows` queries, with as many keys: a number for each (row, head) beside it.
-pub fn backward_scratch(heads: Heads, rows: usize, threads: usize, isa: Isa, precision: Precision) -> usize {
-    scratch_keeping(Keeping::BACKWARD, heads, rows, threads, on_amx(isa, precision)) + rows * heads.queries
+/// Scratch that [`backward`] needs for `rows` queries, with room as for [`forward`]: a number for each (row, head) beside it.
+pub fn backward_scratch(
+    heads: Heads,
+    rows: usize,
+    keys: usize,
+    threads: usize,
+    isa: Isa,
+    precision: Precision,
+) -> usize {
+    scratch_keeping(Keeping::BACKWARD, heads, keys, threads, on_amx(isa, precision)) + rows * heads.queries
 }
 
 fn scratch_keeping(keeping: Keeping, heads: Heads, keys: usize, threads: usize, amx: bool) -> usize {

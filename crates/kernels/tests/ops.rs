@@ -139,7 +139,7 @@ fn attention_on_amx_is_that_of_rounded_inputs() {
             let (gq, gk, gv) = reference::attention_backward(&q, &k, &v, &out, &lse, &go, heads, &segments);
             let run = |threads: usize| {
                 let (pool, isa, precision) = (Pool::new(threads).unwrap(), Isa::Amx, Precision::Bf16);
-                let mut scratch = vec![f32::NAN; attention::backward_scratch(heads, n, threads, isa, precision)];
+                let mut scratch = vec![f32::NAN; attention::backward_scratch(heads, n, n, threads, isa, precision)];
                 let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
                 let mut got = [q.len(), n * queries, q.len(), k.len(), v.len()].map(|len| vec![f32::NAN; len]);
                 let [got_out, got_lse, gq, gk, gv] = &mut got;
@@ -196,7 +196,7 @@ fn attention_matches_the_reference() {
             let got = same_bits("attention backward", |isa, pool| {
                 let (mut gq, mut gk, mut gv) =
                     (vec![f32::NAN; q.len()], vec![f32::NAN; k.len()], vec![f32::NAN; v.len()]);
-                let len = attention::backward_scratch(heads, n, pool.threads(), isa, Precision::F32);
+                let len = attention::backward_scratch(heads, n, n, pool.threads(), isa, Precision::F32);
                 let mut scratch = vec![f32::NAN; len];
                 let mut ctx = Ctx { pool, isa, precision: Precision::F32, scratch: &mut scratch };
                 let to = (&mut gq[..], &mut gk[..], &mut gv[..]);
@@ -224,7 +224,7 @@ fn what_attention_keeps_of_keys_changes_no_bit() {
         let (q, go) = (random(1, rows * 240), random(2, rows * 240));
         let (k, v) = (random(3, keys * 120), random(4, keys * 120));
         let run = |room: usize| {
-            let mut scratch = vec![f32::NAN; attention::scratch(heads, room, 2, isa, precision) + rows * 6];
+            let mut scratch = vec![f32::NAN; attention::backward_scratch(heads, rows, room, 2, isa, precision)];
             let (mut out, mut lse) = (vec![f32::NAN; q.len()], vec![f32::NAN; rows * 6]);
             let (mut gq, mut gk, mut gv) = (vec![f32::NAN; q.len()], vec![f32::NAN; k.len()], vec![f32::NAN; v.len()]);
             let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };

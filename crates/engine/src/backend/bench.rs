@@ -188,7 +188,7 @@ impl Bench {
 
     fn attention(&self) -> Result<[f64; 2]> {
         let Machine { threads, isa, precision } = self.machine;
-        let mut scratch = vec![0.0; attention::backward_scratch(HEADS, TOKENS, threads, isa, precision)];
+        let mut scratch = vec![0.0; attention::backward_scratch(HEADS, TOKENS, TOKENS, threads, isa, precision)];
         let mut ctx = self.ctx(&mut scratch);
         let mut run = |n: usize, each: Duration| {
             let (q_len, kv_len) = (n * HEADS.queries * HEADS.d, n * HEADS.kv * HEADS.d);

@@ -16,12 +16,17 @@ impl Emitter<'_> {
 
     pub(super) fn attention(&self, heads: Heads) -> usize {
         let m = self.request.machine;
-        attention::scratch(heads, self.request.tokens, m.threads, m.isa, m.precision)
+        attention::scratch(heads, self.keys_kept(), m.threads, m.isa, m.precision)
     }
 
     pub(super) fn attention_backward(&self, heads: Heads) -> usize {
         let m = self.request.machine;
-        attention::backward_scratch(heads, self.request.tokens, m.threads, m.isa, m.precision)
+        attention::backward_scratch(heads, self.request.tokens, self.keys_kept(), m.threads, m.isa, m.precision)
+    }
+
+    /// Keys of which attention keeps what it makes of them: none where room is short.
+    fn keys_kept(&self) -> usize {
+        if self.request.policy.rows < self.request.tokens { 0 } else { self.request.tokens }
     }
 
     /// Forward, with what the adapter `b` adds.
