@@ -27,9 +27,11 @@ use crate::pool::own;
 use crate::rows::Rows;
 use crate::{BlockType, Pool, Values, ValuesMut};
 
-/// Rows and length of a block of the left operand: 1 MiB, half of a second-level cache. The length is whole blocks of every type.
+/// Rows and length of a block of the left operand: 2 MiB, a second-level cache. The length is whole blocks of every type.
 const LEFT_ROWS: usize = 512;
 const LEFT_K: usize = 2048;
+/// Elements of the longest block of weights.
+const LONGEST_BLOCK: usize = 256;
 /// Elements of the left operand that are held as tiles at once where an adapter reads them too, and the longest sum for that.
 const LEFT_AREA: usize = 4 << 20;
 pub(super) const LONGEST_SHARED: usize = 16 << 10;
@@ -61,7 +63,7 @@ impl Sizes {
             Side::Cols(ty) if ty.block_len() > UNIT => (ty.block_len(), ty.block_len(), LEFT_K / 2),
             // Values rather than weights, and many rows of them: long pieces of a row come faster from far caches.
             Side::Cols(BlockType::F32) => (SIDE, 4 * UNIT, LEFT_K / 4),
-            _ => (SIDE, UNIT, LEFT_K),
+            _ => (SIDE, UNIT, equal_blocks(k)),
         };
         let tail = rank.next_multiple_of(K_TILE);
         let padded = k.min(k_block).next_multiple_of(K_TILE) + tail;
@@ -89,6 +91,11 @@ impl Sizes {
     pub fn total(&self, threads: usize) -> usize {
         self.left + self.down + threads * self.per_thread() + 16
     }
+}
+
+/// The length of a sum's blocks, no longer than [`LEFT_K`] and as equal as whole blocks of every type allow.
+fn equal_blocks(k: usize) -> usize {
+    if k <= LEFT_K { LEFT_K } else { k.div_ceil(k.div_ceil(LEFT_K)).next_multiple_of(LONGEST_BLOCK) }
 }
 
 /// A thread's scratch memory.
