@@ -40,6 +40,7 @@ struct Case {
 impl Case {
     fn new(heads: Heads, n: usize, threads: usize) -> Self {
         let (q, kv) = (n * heads.queries * heads.d, n * heads.kv * heads.d);
+        let scratch = |isa| attention::backward_scratch(heads, n, n, threads, isa, precision(isa));
         Self {
             heads,
             segments: [Segment { q_start: 0, q_len: n, k_start: 0, k_len: n }],
@@ -47,7 +48,7 @@ impl Case {
             out: vec![0.0; q],
             lse: vec![0.0; n * heads.queries],
             gradients: [vec![0.0; q], vec![0.0; kv], vec![0.0; kv]],
-            scratch: vec![0.0; attention::backward_scratch(heads, n, n, threads, Isa::best(), precision(Isa::best()))],
+            scratch: vec![0.0; ISAS.map(scratch).into_iter().max().unwrap_or(0)],
         }
     }
 
