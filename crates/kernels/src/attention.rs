@@ -168,7 +168,7 @@ pub fn forward(
 ) {
     check(heads, segments, q.len(), k.len().min(v.len()));
     assert!(out.len() == q.len() && lse.len() * heads.d == q.len());
-    let (isa, amx, pool) = (ctx.isa, on_amx(ctx.isa, ctx.precision), ctx.pool);
+    let (isa, pool) = (ctx.isa, ctx.pool);
     let (out, lse) = (Rows::new(out, 1), Rows::new(lse, 1));
     let (_, scratch, keeping) = cut(ctx, heads, 0, Keeping::FORWARD);
     let read = Read { q, k, v, lse: &[], go: &[], delta: &[] };
@@ -183,7 +183,7 @@ pub fn forward(
             return task.each().for_each(|task| single::forward(isa, task, read, &out, &lse));
         }
         let to = Sweep::Forward { out: &out, lse: &lse };
-        sweep(isa, amx, task, read, to, scratch.piece(thread).0, keeping);
+        sweep(isa, task, read, to, scratch.piece(thread).0, keeping);
     });
 }
 
@@ -205,7 +205,7 @@ pub fn backward(
     check(heads, segments, q.len(), k.len().min(v.len()));
     assert!(gq.len() == q.len() && gk.len() == k.len() && gv.len() == v.len());
     assert!(out.len() == q.len() && go.len() == q.len() && lse.len() * heads.d == q.len());
-    let (isa, amx, pool) = (ctx.isa, on_amx(ctx.isa, ctx.precision), ctx.pool);
+    let (isa, pool) = (ctx.isa, ctx.pool);
     let (gq, gk, gv) = (Rows::new(gq, 1), Rows::new(gk, 1), Rows::new(gv, 1));
     let (delta, scratch, keeping) = cut(ctx, heads, lse.len(), Keeping::BACKWARD);
     let pieces = Rows::new(delta, DELTAS);
@@ -219,28 +219,25 @@ pub fn backward(
     let first = in_one_sweep(all.count(|_| 1), pool.threads());
     let to = Gradients { gq: &gq, gk: &gk, gv: &gv };
     pool.run(first, &|task, thread| {
-        sweep(isa, amx, all.locate(task, |_| 1), read, Sweep::All(to), scratch.piece(thread).0, keeping);
+        sweep(isa, all.locate(task, |_| 1), read, Sweep::All(to), scratch.piece(thread).0, keeping);
     });
     let rest = Tasks { first, ..all };
     let (q_tiles, k_tiles) = (|s: &Segment| s.q_len.div_ceil(TILE), |s: &Segment| s.k_len.div_ceil(TILE));
     pool.run_in_order(rest.count(q_tiles), &|task, thread| {
-        sweep(isa, amx, rest.locate(task, q_tiles), read, Sweep::Queries(to), scratch.piece(thread).0, keeping);
+        sweep(isa, rest.locate(task, q_tiles), read, Sweep::Queries(to), scratch.piece(thread).0, keeping);
     });
     pool.run_in_order(rest.count(k_tiles), &|task, thread| {
-        sweep(isa, amx, rest.locate_keys(task, k_tiles), read, Sweep::Keys(to), scratch.piece(thread).0, keeping);
+        sweep(isa, rest.locate_keys(task, k_tiles), read, Sweep::Keys(to), scratch.piece(thread).0, keeping);
     });
 }
 
-fn sweep(isa: Isa, amx: bool, task: Task, read: Read, sweep: Sweep, work: &mut [f32], keeping: Keeping) {
-    let _ = keeping;
-    if amx {
-        #[cfg(target_arch = "x86_64")]
+/// Runs a task on AMX where a thread's memory is cut for that, and `keeping` says how.
+fn sweep(isa: Isa, task: Task, read: Read, sweep: Sweep, work: &mut [f32], keeping: Option<Keeping>) {
+    match keeping {
         // SAFETY: `cut` has made sure that this processor has AMX and that it was granted.
-        unsafe {
-            amx::run(task, read, sweep, work, keeping);
-        }
-    } else {
-        in_floats(isa, task, read, sweep, work);
+        #[cfg(target_arch = "x86_64")]
+        Some(keeping) => unsafe { amx::run(task, read, sweep, work, keeping) },
+        _ => in_floats(isa, task, read, sweep, work),
     }
 }
 
@@ -274,20 +271,26 @@ fn in_one_sweep(tasks: usize, threads: usize) -> usize {
     if 18 * rest <= 10 * threads { tasks - rest } else { tasks }
 }
 
-/// The first `shared` floats of the scratch memory, each thread's part of the rest, and how much of keys it has room to keep.
-fn cut<'a>(ctx: &'a mut Ctx, heads: Heads, shared: usize, keeping: Keeping) -> (&'a mut [f32], Rows<'a>, Keeping) {
+/// The first `shared` floats of the scratch memory, each thread's part of the rest, and on AMX how much of keys it has room to keep.
+fn cut<'a>(
+    ctx: &'a mut Ctx,
+    heads: Heads,
+    shared: usize,
+    keeping: Keeping,
+) -> (&'a mut [f32], Rows<'a>, Option<Keeping>) {
     assert!(ctx.isa.available(), "this processor has no {}", ctx.isa.name());
     let (amx, threads) = (on_amx(ctx.isa, ctx.precision), ctx.pool.threads());
     let each = per_thread(heads, amx);
     let wanted = LINE + shared + each * threads;
     assert!(ctx.scratch.len() >= wanted, "scratch has {} elements of {wanted}", ctx.scratch.len());
-    let room = if amx { (ctx.scratch.len() - wanted) / threads } else { 0 };
-    let keeping = keeping.within(room, heads.d);
-    let each = each + keeping.len(heads.d);
+    let keeping = amx.then_some(keeping.within((ctx.scratch.len() - wanted) / threads, heads.d));
+    let each = each + keeping.map_or(0, |keeping| keeping.len(heads.d));
     let (first, rest) = ctx.scratch.split_at_mut(shared);
     let line = rest.as_ptr().align_offset(4 * LINE);
     let parts = Rows::new(&mut rest[line..line + each * threads], each);
-    (0..threads).for_each(|thread| keeping.forget(parts.piece(thread).0));
+    if let Some(keeping) = keeping {
+        (0..threads).for_each(|thread| keeping.forget(parts.piece(thread).0));
+    }
     (first, parts, keeping)
 }
 

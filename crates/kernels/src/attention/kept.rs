@@ -17,9 +17,9 @@ pub(super) struct Keeping {
 
 impl Keeping {
     /// Tiles that are kept at most: 2,048 keys.
-    pub const MOST: usize = 32;
+    const MOST: usize = 32;
     /// Floats before the tiles: whose they are, and how many rows of each were met.
-    const HEADER: usize = 48;
+    const HEADER: usize = (2 + Self::MOST).next_multiple_of(16);
     /// Keys as they are and values turned.
     pub const FORWARD: Self = Self { tiles: 0, forms: 2, gradients: false };
     /// Keys as they are and turned, and values as they are.
