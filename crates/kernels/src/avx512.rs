@@ -92,3 +92,30 @@ pub(crate) fn transpose_16(r: [__m512; 16]) -> [__m512; 16] {
     }
     out
 }
+
+/// Transposes squares of 8 x 8 16-bit elements, in each quarter of the vectors one: elements, pairs, then quads change places.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(crate) fn transpose_8(r: [__m512i; 8]) -> [__m512i; 8] {
+    let mut pairs = r;
+    for i in 0..4 {
+        pairs[i] = _mm512_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
+        pairs[4 + i] = _mm512_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
+    }
+    // `pairs[4 h + i]` holds columns `4 h..4 h + 4` of rows `2 i` and `2 i + 1`.
+    let mut quads = r;
+    for h in 0..2 {
+        for i in 0..2 {
+            let (a, b) = (pairs[4 * h + 2 * i], pairs[4 * h + 2 * i + 1]);
+            quads[4 * h + i] = _mm512_unpacklo_epi32(a, b);
+            quads[4 * h + 2 + i] = _mm512_unpackhi_epi32(a, b);
+        }
+    }
+    // `quads[2 c + i]` holds columns `2 c` and `2 c + 1` of rows `4 i..4 i + 4`.
+    let mut out = r;
+    for c in 0..4 {
+        out[2 * c] = _mm512_unpacklo_epi64(quads[2 * c], quads[2 * c + 1]);
+        out[2 * c + 1] = _mm512_unpackhi_epi64(quads[2 * c], quads[2 * c + 1]);
+    }
+    out
+}

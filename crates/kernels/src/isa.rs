@@ -9,7 +9,7 @@ pub enum Isa {
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ and VL.
     Avx512,
-    /// AVX-512 with BF16, plus AMX-BF16 tiles, for which the kernel granted tile data.
+    /// AVX-512 with BF16 and VBMI, plus AMX-BF16 tiles, for which the kernel granted tile data.
     Amx,
     /// Any 64-bit Arm.
     Neon,
@@ -61,7 +61,11 @@ impl Isa {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
-            if avx512 && is_x86_feature_detected!("avx512bf16") && amx_granted() {
+            if avx512
+                && is_x86_feature_detected!("avx512bf16")
+                && is_x86_feature_detected!("avx512vbmi")
+                && amx_granted()
+            {
                 return Isa::Amx;
             }
             if avx512 {

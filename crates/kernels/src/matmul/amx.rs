@@ -33,10 +33,12 @@ const LEFT_K: usize = 2048;
 /// Elements of the longest block of weights.
 const LONGEST_BLOCK: usize = 256;
 /// Elements of the left operand that are held as tiles at once where an adapter reads them too, and the longest sum for that.
-const LEFT_AREA: usize = 4 << 20;
+const LEFT_AREA: usize = 5 << 20;
 pub(super) const LONGEST_SHARED: usize = 16 << 10;
 /// Outputs of a task at most, unless a block of the weights is longer.
 const UNIT: usize = 128;
+/// Elements of a block of the left operand, as f32, that stay in a thread's cache from one task to the next: 1 MiB.
+const NEAR: usize = 1 << 18;
 /// f32 elements in the place of a tile.
 const TILE: usize = 256;
 
@@ -72,13 +74,15 @@ impl Sizes {
             Side::Cols(_) => most,
         };
         let whole = k.next_multiple_of(K_TILE);
-        let (row_block, held, down) = if rank == 0 || k > LONGEST_SHARED {
+        let (most_rows, held, down) = if rank == 0 || k > LONGEST_SHARED {
             (LEFT_ROWS, padded, 0)
         } else {
             let rows = (LEFT_AREA / whole.max(1)).clamp(2 * SIDE, LEFT_ROWS) / SIDE * SIDE;
             (rows, whole + tail, rank.next_multiple_of(SIDE) * whole / 2)
         };
-        let left = m.min(row_block).next_multiple_of(SIDE) * held / 2;
+        let left = m.min(most_rows).next_multiple_of(SIDE) * held / 2;
+        // Every block of rows dequantises the weights anew, so none is a small rest.
+        let row_block = m.div_ceil(m.div_ceil(most_rows).max(1)).next_multiple_of(SIDE);
         let unit = most.min(n.next_multiple_of(SIDE));
         Self { row_block, left, down, least, most, k_block, weights: unit * padded / 2, buffer, sums: 2 * unit * SIDE }
     }
@@ -175,7 +179,8 @@ fn run_to<T: stage::Stored>(ctx: &mut Ctx, product: &mut Product, out: Out<T>) {
             }
             let factor = tail.as_ref().filter(|_| block.last).map(|tail| tail.factor);
             let start = if block.ks.start == 0 { product.start } else { Start::Output };
-            let job = Job { left: packed, right, block: &block, factor, start };
+            let left_len = 2 * TILE * block.steps * blocks.pairs;
+            let job = Job { left: packed, right, block: &block, factor, start, left_len };
             ctx.pool.run(split.tasks(), &|task, thread| {
                 let (rows, cols) = split.task(task);
                 let first = !there && task == own(split.tasks(), thread, threads).start;
@@ -275,6 +280,8 @@ struct Job<'a> {
     /// The adapter's factor, in the last block: the sum goes on over its rows.
     factor: Option<Factor<'a>>,
     start: Start<'a>,
+    /// Elements of the block of the left operand, as tiles.
+    left_len: usize,
 }
 
 impl Job<'_> {
@@ -319,7 +326,10 @@ impl Job<'_> {
         let (first, end) = (rows.start / SIDE, rows.end.div_ceil(SIDE));
         let begin = if (first..end).contains(&packed.own.start) { packed.own.start } else { first };
         let pairs = (begin..end).chain(first..begin);
-        let mut ahead = pairs.clone().skip(packed.own.len().max(1)).filter(|_| packed.first);
+        // What another thread packed is far once; what this thread's cache does not hold beside weights, for every task.
+        let far = self.left_len > NEAR;
+        let near = if far { 1 } else { packed.own.len().max(1) };
+        let mut ahead = pairs.clone().skip(near).filter(|_| far || packed.first);
         for pair_of in pairs {
             let i = pair_of * SIDE;
             let stage = stage::Stage { rows: m0 + i..m0 + rows.end.min(i + SIDE), cols: cols.clone(), transposed };

@@ -1,5 +1,5 @@
 //! Weights of four bits: an element is one of the sixteen values that there can be in its run of 32, so a table of them is made in a register and looked up. Two rows
-//! that are to be interleaved share one register as their table.
+//! share one register as their table: the second one's values lie 16 after the first's, at (bits and 15) or 16.
 
 use std::arch::x86_64::*;
 
@@ -53,34 +53,41 @@ impl<N: Nibbles> Run for N {
     }
 
     #[inline(always)]
-    unsafe fn one(group: &[u8], at: usize, numbers: &Numbers, number: usize) -> __m512i {
+    unsafe fn two(groups: [&[u8]; 2], at: usize, numbers: &Numbers, number: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
         unsafe {
-            let numbers = [_mm512_set1_ps(numbers[0][number]), _mm512_set1_ps(numbers[1][number])];
-            looked_up(N::words(group, at), N::values(group, at, numbers))
+            let values = |row: usize| N::values(groups[row], at, of_row(numbers, number + row));
+            let table = round(values(0), values(1));
+            let (low, sixteen) = (_mm512_set1_epi16(15), _mm512_set1_epi16(16));
+            let first = _mm512_and_si512(N::words(groups[0], at), low);
+            let second = _mm512_ternarylogic_epi32::<0xea>(N::words(groups[1], at), low, sixteen);
+            [_mm512_permutexvar_epi16(first, table), _mm512_permutexvar_epi16(second, table)]
         }
     }
 
     #[inline(always)]
-    unsafe fn two(groups: [Option<&[u8]>; 2], at: usize) -> [__m512i; 2] {
+    unsafe fn in_turn(first: &[u8], second: Option<&[u8]>, at: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
         unsafe {
-            let [Some(first), second] = groups else { return [_mm512_setzero_si512(); 2] };
             let high = match second {
                 Some(group) => N::values(group, at, halves(group)),
                 None => _mm512_setzero_ps(),
             };
             let table = round(N::values(first, at, halves(first)), high);
-            // The second row's values lie 16 after the first's: (bits and 15) or 16.
             let (low, sixteen) = (_mm512_set1_epi32(0x000f_000f), _mm512_set1_epi32(0x0010_0000));
             let [a, b] = N::pairs([first, second.unwrap_or(first)], at);
-            let (a, b) = (
-                _mm512_ternarylogic_epi32::<0xea>(a, low, sixteen),
-                _mm512_ternarylogic_epi32::<0xea>(b, low, sixteen),
-            );
+            let a = _mm512_ternarylogic_epi32::<0xea>(a, low, sixteen);
+            let b = _mm512_ternarylogic_epi32::<0xea>(b, low, sixteen);
             [_mm512_permutexvar_epi16(a, table), _mm512_permutexvar_epi16(b, table)]
         }
     }
+}
+
+/// The two numbers of one of sixteen rows.
+#[inline(always)]
+unsafe fn of_row(numbers: &Numbers, row: usize) -> [__m512; 2] {
+    // SAFETY: the caller's promise.
+    unsafe { [_mm512_set1_ps(numbers[0][row]), _mm512_set1_ps(numbers[1][row])] }
 }
 
 /// Which of sixteen values each of 32 elements has, by the lower four bits of words. The values are there twice, so that the fifth does not matter.
@@ -153,11 +160,23 @@ unsafe fn halves_of_both(a: __m128i, b: __m128i) -> [__m512i; 2] {
     }
 }
 
-/// The bytes of `a` in lower words, those of `b` in upper ones.
+/// The bytes of `a` in lower words, those of `b` in upper ones. (What is above them is the same once more.)
 #[inline(always)]
 unsafe fn beside(a: __m128i, b: __m128i) -> __m512i {
-    // SAFETY: the caller's promise.
-    unsafe { _mm512_or_si512(_mm512_cvtepu8_epi32(a), _mm512_slli_epi32::<16>(_mm512_cvtepu8_epi32(b))) }
+    const PLACES: [u8; 64] = {
+        let mut places = [0; 64];
+        let mut at = 0;
+        while at < 64 {
+            places[at] = (at / 4 + at % 4 / 2 * 16) as u8;
+            at += 1;
+        }
+        places
+    };
+    // SAFETY: the caller's promise; 64 bytes are read.
+    unsafe {
+        let both = _mm512_castsi256_si512(_mm256_inserti128_si256::<1>(_mm256_castsi128_si256(a), b));
+        _mm512_permutexvar_epi8(_mm512_loadu_si512(PLACES.as_ptr().cast()), both)
+    }
 }
 
 /// The scale and the minimum of a run of Q4_K or Q5_K, of which eight are a block: six bits each, packed in its bytes 4 to 16.

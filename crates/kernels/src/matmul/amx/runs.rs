@@ -38,29 +38,29 @@ pub(super) trait Run {
         [[0.0; 16]; 2]
     }
 
-    /// As [`Run::alone`], of a group of the row that is number `number` of those that the numbers are of.
+    /// Run `at` of two rows, the first of which is number `number` of those that the numbers are of.
     ///
     /// # Safety
     /// As [`Run::alone`].
     #[inline(always)]
-    unsafe fn one(group: &[u8], at: usize, _: &Numbers, _: usize) -> __m512i {
+    unsafe fn two(groups: [&[u8]; 2], at: usize, _: &Numbers, _: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
-        unsafe { Self::alone(group, at) }
+        unsafe { [Self::alone(groups[0], at), Self::alone(groups[1], at)] }
     }
 
-    /// Those of two rows, one of each in turn; zeros where there is no row.
+    /// The same, one element of each row in turn; zeros where there is no second row.
     ///
     /// # Safety
     /// As [`Run::alone`].
     #[inline(always)]
-    unsafe fn two(groups: [Option<&[u8]>; 2], at: usize) -> [__m512i; 2] {
+    unsafe fn in_turn(first: &[u8], second: Option<&[u8]>, at: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
         unsafe {
-            let take = |group: Option<&[u8]>| match group {
+            let second = match second {
                 Some(group) => Self::alone(group, at),
                 None => _mm512_setzero_si512(),
             };
-            interleave(take(groups[0]), take(groups[1]))
+            interleave(Self::alone(first, at), second)
         }
     }
 }
@@ -199,7 +199,8 @@ impl<'a> Runs<'a> {
     }
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+/// Numbers are got a tile before they are needed: those of sixteen rows come from as many places.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx2,fma,f16c")]
 unsafe fn rows<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place, to: &mut [f32]) {
     let runs = ks.start / K_TILE..ks.end / K_TILE;
     w.check::<R>(&runs, js.end);
@@ -208,18 +209,34 @@ unsafe fn rows<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place
         let tiles = tiles[place.first * TILE..].as_chunks_mut::<TILE>().0;
         // SAFETY: the features are enabled here.
         let sixteen = unsafe { w.sixteen(first, js.end) };
+        // SAFETY: as above.
+        let mut numbers = [unsafe { R::numbers(sixteen, runs.start) }; 2];
         for (ahead, (run, tile)) in (first + 16..).zip(runs.clone().zip(tiles)) {
             if ahead < js.end.min(first + 32) {
                 w.fetch(ahead, &runs);
             }
-            // SAFETY: as above.
-            let numbers = unsafe { R::numbers(sixteen, run) };
+            if run + 1 < runs.end {
+                // SAFETY: as above.
+                numbers[(run + 1) % 2] = unsafe { R::numbers(sixteen, run + 1) };
+            }
+            let numbers = &numbers[run % 2];
             let (there, rest) = tile.as_chunks_mut::<16>().0.split_at_mut(sixteen.count);
-            for (number, to) in there.iter_mut().enumerate() {
-                // SAFETY: as above; the row is before the last, and 64 bytes are written.
+            let (pairs, last) = there.as_chunks_mut::<2>();
+            for (pair, to) in pairs.iter_mut().enumerate() {
+                // SAFETY: as above; the rows are before the last, and twice 64 bytes are written.
                 unsafe {
-                    let (group, at) = w.group::<R>(first + number, run);
-                    _mm512_storeu_si512(to.as_mut_ptr().cast(), R::one(group, at, &numbers, number));
+                    let (group, at) = w.group::<R>(first + 2 * pair, run);
+                    let (next, _) = w.group::<R>(first + 2 * pair + 1, run);
+                    for (to, run) in to.iter_mut().zip(R::two([group, next], at, numbers, 2 * pair)) {
+                        _mm512_storeu_si512(to.as_mut_ptr().cast(), run);
+                    }
+                }
+            }
+            for to in last {
+                // SAFETY: as above, for 64 bytes.
+                unsafe {
+                    let (group, at) = w.group::<R>(first + sixteen.count - 1, run);
+                    _mm512_storeu_si512(to.as_mut_ptr().cast(), R::alone(group, at));
                 }
             }
             rest.as_flattened_mut().fill(0.0);
@@ -227,7 +244,7 @@ unsafe fn rows<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place
     }
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx2,fma,f16c")]
 unsafe fn cols<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place, to: &mut [f32]) {
     let runs = js.start / SIDE..js.end / SIDE;
     let end = ks.end;
@@ -246,9 +263,13 @@ unsafe fn cols<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place
                 let k = k0 + 2 * pair;
                 // SAFETY: the features are enabled here; rows are before the last, and twice 64 bytes are written.
                 unsafe {
-                    let first = if whole || k < end { Some(w.group::<R>(k, run).0) } else { None };
-                    let second = if whole || k + 1 < end { Some(w.group::<R>(k + 1, run).0) } else { None };
-                    let [low, high] = R::two([first, second], run % R::RUNS);
+                    let [low, high] = if whole || k < end {
+                        let (first, at) = w.group::<R>(k, run);
+                        let second = if whole || k + 1 < end { Some(w.group::<R>(k + 1, run).0) } else { None };
+                        R::in_turn(first, second, at)
+                    } else {
+                        [_mm512_setzero_si512(); 2]
+                    };
                     _mm512_storeu_si512(left.as_mut_ptr().cast(), low);
                     _mm512_storeu_si512(right.as_mut_ptr().cast(), high);
                 }

@@ -11,11 +11,11 @@ use super::super::out::Out;
 use super::SIDE;
 use crate::Element;
 use crate::amx::Beside;
-use crate::avx512::{mask, mask_32, round, transpose_16};
+use crate::avx512::{mask, mask_32, round, transpose_8, transpose_16};
 
 /// What an output is stored as.
 pub(super) trait Stored: Element {
-    /// Elements of a cache line.
+    /// Elements of a cache line, which is also how wide a part is that is turned: see [`Stored::turn`].
     const LINE: usize = 64 / size_of::<Self>();
 
     /// The elements of `lanes` from `at` on.
@@ -29,6 +29,12 @@ pub(super) trait Stored: Element {
     /// # Safety
     /// The processor has AVX-512 with BF16, and they can be written.
     unsafe fn store(at: *mut Self, lanes: __mmask16, x: __m512);
+
+    /// Transposes [`Stored::LINE`] rows of 16 sums that lie [`SIDE`] apart, and writes the first `count` elements of each of the first `rows` rows that come of it, `n` apart from `to` on.
+    ///
+    /// # Safety
+    /// As [`Stored::store`], and all sums can be read.
+    unsafe fn turn(sums: *const f32, rows: usize, count: usize, to: *mut Self, n: usize);
 
     /// Writes `count` elements from `at` on, 32 at most.
     ///
@@ -56,6 +62,21 @@ impl Stored for f32 {
         // SAFETY: the caller's promise.
         unsafe { _mm512_mask_storeu_ps(at, lanes, x) };
     }
+
+    #[inline(always)]
+    unsafe fn turn(sums: *const f32, rows: usize, count: usize, to: *mut Self, n: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut tile = [_mm512_setzero_ps(); 16];
+            for (r, x) in tile.iter_mut().enumerate() {
+                *x = _mm512_loadu_ps(sums.add(r * SIDE));
+            }
+            let lanes = mask(count);
+            for (r, x) in transpose_16(tile).into_iter().enumerate().take(rows) {
+                Self::store(to.add(r * n), lanes, x);
+            }
+        }
+    }
 }
 
 impl Stored for bf16 {
@@ -72,6 +93,33 @@ impl Stored for bf16 {
     unsafe fn store(at: *mut Self, lanes: __mmask16, x: __m512) {
         // SAFETY: the caller's promise.
         unsafe { _mm512_mask_storeu_epi16(at.cast(), u32::from(lanes), round(x, x)) };
+    }
+
+    #[inline(always)]
+    unsafe fn turn(sums: *const f32, rows: usize, count: usize, to: *mut Self, n: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            // Rounded, two rows share a register; those of a quarter of the line are eight apart.
+            let mut quarters = [[_mm512_setzero_si512(); 8]; 2];
+            for (half, both) in quarters.iter_mut().enumerate() {
+                let from = sums.add(16 * half * SIDE);
+                for (r, both) in both.iter_mut().enumerate() {
+                    *both = round(_mm512_loadu_ps(from.add(r * SIDE)), _mm512_loadu_ps(from.add((r + 8) * SIDE)));
+                }
+                *both = transpose_8(*both);
+            }
+            let [low, high] = quarters;
+            let lanes = mask_32(count);
+            for (r, (low, high)) in low.into_iter().zip(high).enumerate() {
+                let (first, second) =
+                    (_mm512_shuffle_i32x4::<0x88>(low, high), _mm512_shuffle_i32x4::<0xdd>(low, high));
+                for (r, x) in [(r, first), (r + 8, second)] {
+                    if r < rows {
+                        _mm512_mask_storeu_epi16(to.add(r * n).cast(), lanes, x);
+                    }
+                }
+            }
+        }
     }
 
     #[inline(always)]
@@ -149,9 +197,9 @@ impl Stage {
         }
     }
 
-    /// Parts that the squares are written in: 16 by 16 where they are transposed, and otherwise rows, which go out in long pieces.
-    fn parts(&self) -> usize {
-        if self.transposed { self.rows.len().div_ceil(16) * self.cols.len().div_ceil(16) } else { self.rows.len() }
+    /// Parts that the squares are written in: 16 rows of one cache line each where they are transposed, and otherwise rows, which go out in long pieces.
+    fn parts<T: Stored>(&self) -> usize {
+        if self.transposed { self.rows.len().div_ceil(16) * self.cols.len().div_ceil(T::LINE) } else { self.rows.len() }
     }
 
     /// Writes the squares to the output.
@@ -161,7 +209,7 @@ impl Stage {
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     pub unsafe fn end<T: Stored>(&self, out: &Out<T>, sums: &[f32]) {
         let at = out.tile(self.rows.clone(), self.cols.clone());
-        for part in 0..self.parts() {
+        for part in 0..self.parts::<T>() {
             // SAFETY: the caller's promise.
             unsafe { self.write(at, out.n(), sums, part) };
         }
@@ -174,20 +222,11 @@ impl Stage {
     #[inline(always)]
     unsafe fn write<T: Stored>(&self, at: *mut T, n: usize, sums: &[f32], part: usize) {
         if self.transposed {
-            let across = self.cols.len().div_ceil(16);
-            let (i, j) = (part / across * 16, part % across * 16);
-            let from = &sums[j / SIDE * SIDE * SIDE + j % SIDE * SIDE + i..][..15 * SIDE + 16];
-            // SAFETY: 16 rows of sums, each with 16 floats from here on; row `i + r` and the masked columns lie inside the stage.
-            unsafe {
-                let mut tile = [_mm512_setzero_ps(); 16];
-                for (r, x) in tile.iter_mut().enumerate() {
-                    *x = _mm512_loadu_ps(from.as_ptr().add(r * SIDE));
-                }
-                let mask = mask(self.cols.len() - j);
-                for (r, x) in transpose_16(tile).into_iter().enumerate().take(self.rows.len() - i) {
-                    T::store(at.add((i + r) * n + j), mask, x);
-                }
-            }
+            let across = self.cols.len().div_ceil(T::LINE);
+            let (i, j) = (part / across * 16, part % across * T::LINE);
+            let from = &sums[j / SIDE * SIDE * SIDE + j % SIDE * SIDE + i..][..(T::LINE - 1) * SIDE + 16];
+            // SAFETY: as many rows of sums, each with 16 floats from here on; the rows and columns that are left lie inside the stage.
+            unsafe { T::turn(from.as_ptr(), self.rows.len() - i, self.cols.len() - j, at.add(i * n + j), n) };
             return;
         }
         for (q, sums) in sums.chunks_exact(SIDE * SIDE).take(self.cols.len().div_ceil(SIDE)).enumerate() {
@@ -296,7 +335,7 @@ impl<'a, T: Stored> Passage<'a, T> {
             lines,
             line: 0,
             n: out.n(),
-            writing: Share::new(before.map_or(0, |(stage, ..)| stage.parts()), steps),
+            writing: Share::new(before.map_or(0, |(stage, ..)| stage.parts::<T>()), steps),
             before,
         }
     }
