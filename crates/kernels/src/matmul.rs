@@ -313,20 +313,9 @@ pub fn nt(ctx: &mut Ctx, w: Weight, x: &[f32], n: usize, y: &mut [f32], start: S
     nt_values(ctx, w, (Values::F32(x), n), ValuesMut::F32(y), start, low_rank, false);
 }
 
-/// Whether products read values in bf16, and write them where sums are no longer than [`longest_in_bf16`].
+/// Whether products read and write values in bf16.
 pub fn takes_bf16(isa: Isa, precision: Precision) -> bool {
     isa == Isa::Amx && precision == Precision::Bf16
-}
-
-/// The longest sum that is not cut into blocks, so that its output can be bf16: of `x Wᵀ`, or `backward` of `g W`, with a weight of type `ty`.
-pub fn longest_in_bf16(ty: BlockType, backward: bool) -> usize {
-    #[cfg(target_arch = "x86_64")]
-    return amx::longest(if backward { product::Side::Cols(ty) } else { product::Side::Rows });
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = (ty, backward);
-        0
-    }
 }
 
 /// [`nt`] with values of either type.

@@ -1,8 +1,8 @@
 //! The products on AMX: bf16 tiles of 16 by 32 of the sum against 32 of the sum by 16, summed in f32.
 //!
-//! The left operand is copied once, a block at a time, into tiles that all threads share; each task dequantises its outputs' part
-//! of the weights into tiles in its thread's memory and takes all rows of the block over it, 32 by 32 outputs at a time. The sum
-//! goes in ascending blocks of 32, padded with zeros, and continues from the output, so its bits depend on no tiling.
+//! The left operand is copied once, a block of rows at a time, into tiles that all threads share; each task dequantises its outputs' part
+//! of the weights into tiles in its thread's memory, a block of the sum at a time, and takes all rows over it, 32 by 32 outputs at a time. The sum
+//! goes in ascending steps of 32, padded with zeros, and what is summed so far stays with its thread until the last block, so its bits depend on no tiling.
 //!
 //! Tiles of the instruction's first operand (`rows`) lie as matrices do; those of its second (`cols`) hold pairs of the sum side by
 //! side. So weights are the first operand where the sum runs along their rows, and the second where it runs over them: they are
@@ -27,23 +27,21 @@ use crate::pool::own;
 use crate::rows::Rows;
 use crate::{BlockType, Pool, Values, ValuesMut};
 
-/// Rows and length of a block of the left operand: 2 MiB, a second-level cache. The length is whole blocks of every type.
+/// Rows of the left operand that are held as tiles at once, and elements of it.
 const LEFT_ROWS: usize = 512;
-const LEFT_K: usize = 2048;
+const LEFT_AREA: usize = 5 << 20;
+/// The longest block of a sum: whole blocks of every type.
+const K_BLOCK: usize = 2048;
 /// Elements of the longest block of weights.
 const LONGEST_BLOCK: usize = 256;
-/// Elements of the left operand that are held as tiles at once where an adapter reads them too, and the longest sum for that.
-const LEFT_AREA: usize = 5 << 20;
-pub(super) const LONGEST_SHARED: usize = 16 << 10;
 /// Outputs of a task at most, unless a block of the weights is longer.
 const UNIT: usize = 128;
-/// Elements of a block of the left operand, as f32, that stay in a thread's cache from one task to the next: 1 MiB.
+/// Room for tiles of the left operand, in f32 elements, that stay in a thread's cache from one task to the next: 1 MiB.
 const NEAR: usize = 1 << 18;
 /// f32 elements in the place of a tile.
 const TILE: usize = 256;
 
-/// Scratch memory, in f32 elements: the left operand, an adapter's first factor, then for each thread tiles of weights, a row buffer
-/// and sums.
+/// Scratch memory, in f32 elements: the left operand, an adapter's first factor, then for each thread tiles of weights, sums and a row buffer.
 pub(super) struct Sizes {
     /// Rows of the left operand that are worked on at once.
     row_block: usize,
@@ -56,15 +54,17 @@ pub(super) struct Sizes {
     k_block: usize,
     weights: usize,
     buffer: usize,
-    sums: usize,
+    /// Places for sums of 32 rows with a task's outputs, and room for one.
+    places: usize,
+    place: usize,
 }
 
 impl Sizes {
     pub fn new((m, n, k): (usize, usize, usize), rank: usize, side: Side) -> Self {
         let (least, most, k_block) = match side {
-            Side::Cols(ty) if ty.block_len() > UNIT => (ty.block_len(), ty.block_len(), LEFT_K / 2),
+            Side::Cols(ty) if ty.block_len() > UNIT => (ty.block_len(), ty.block_len(), K_BLOCK / 2),
             // Values rather than weights, and many rows of them: long pieces of a row come faster from far caches.
-            Side::Cols(BlockType::F32) => (SIDE, 4 * UNIT, LEFT_K / 4),
+            Side::Cols(BlockType::F32) => (SIDE, 4 * UNIT, K_BLOCK / 4),
             _ => (SIDE, UNIT, equal_blocks(k)),
         };
         let tail = rank.next_multiple_of(K_TILE);
@@ -74,21 +74,27 @@ impl Sizes {
             Side::Cols(_) => most,
         };
         let whole = k.next_multiple_of(K_TILE);
-        let (most_rows, held, down) = if rank == 0 || k > LONGEST_SHARED {
-            (LEFT_ROWS, padded, 0)
-        } else {
-            let rows = (LEFT_AREA / whole.max(1)).clamp(2 * SIDE, LEFT_ROWS) / SIDE * SIDE;
-            (rows, whole + tail, rank.next_multiple_of(SIDE) * whole / 2)
-        };
-        let left = m.min(most_rows).next_multiple_of(SIDE) * held / 2;
+        let most_rows = (LEFT_AREA / whole.max(1)).clamp(SIDE, LEFT_ROWS) / SIDE * SIDE;
         // Every block of rows dequantises the weights anew, so none is a small rest.
         let row_block = m.div_ceil(m.div_ceil(most_rows).max(1)).next_multiple_of(SIDE);
-        let unit = most.min(n.next_multiple_of(SIDE));
-        Self { row_block, left, down, least, most, k_block, weights: unit * padded / 2, buffer, sums: 2 * unit * SIDE }
+        let (pairs, unit) = (m.min(most_rows).div_ceil(SIDE), most.min(n.next_multiple_of(SIDE)));
+        Self {
+            row_block,
+            left: pairs * SIDE * (whole + tail) / 2,
+            down: if rank == 0 { 0 } else { rank.next_multiple_of(SIDE) * whole / 2 },
+            least,
+            most,
+            k_block,
+            weights: unit * padded / 2,
+            buffer,
+            // Sums of one block are on their way out while the next are made; those of several stay until the last.
+            places: if k > k_block { pairs } else { 2 },
+            place: unit * SIDE,
+        }
     }
 
     fn per_thread(&self) -> usize {
-        (self.weights + self.buffer + self.sums).next_multiple_of(16)
+        (self.weights + self.places * self.place + self.buffer).next_multiple_of(16)
     }
 
     /// All of it, with room to begin at a cache line.
@@ -97,31 +103,46 @@ impl Sizes {
     }
 }
 
-/// The length of a sum's blocks, no longer than [`LEFT_K`] and as equal as whole blocks of every type allow.
+/// The length of a sum's blocks, no longer than [`K_BLOCK`] and as equal as whole blocks of every type allow.
 fn equal_blocks(k: usize) -> usize {
-    if k <= LEFT_K { LEFT_K } else { k.div_ceil(k.div_ceil(LEFT_K)).next_multiple_of(LONGEST_BLOCK) }
+    if k <= K_BLOCK { K_BLOCK } else { k.div_ceil(k.div_ceil(K_BLOCK)).next_multiple_of(LONGEST_BLOCK) }
 }
 
 /// A thread's scratch memory.
 struct Scratch<'a> {
     weights: &'a mut [f32],
+    sums: Sums<'a>,
     buffer: &'a mut [f32],
-    /// Those that are summed now, and those before them, on their way to the output.
-    sums: [&'a mut [f32]; 2],
 }
 
-/// The longest sum that is one block.
-pub(super) fn longest(side: Side) -> usize {
-    Sizes::new((0, 0, 0), 0, side).k_block
+/// Places for sums that are made, kept or on their way to the output.
+struct Sums<'a> {
+    all: &'a mut [f32],
+    place: usize,
+}
+
+impl Sums<'_> {
+    /// Place `at` and, to read, the one `before` it, as often round as there are places.
+    fn at(&mut self, at: usize, before: Option<usize>) -> (&mut [f32], &[f32]) {
+        let (place, places) = (self.place, self.all.len() / self.place);
+        let at = at % places;
+        let Some(before) = before.map(|before| before % places) else {
+            return (&mut self.all[at * place..][..place], &[]);
+        };
+        let (first, second) = self.all.split_at_mut(at.max(before) * place);
+        if before < at {
+            (&mut second[..place], &first[before * place..][..place])
+        } else {
+            (&mut first[at * place..][..place], &second[..place])
+        }
+    }
 }
 
 pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
     match std::mem::replace(&mut product.out, ValuesMut::F32(&mut [])) {
         ValuesMut::F32(out) => run_to(ctx, product, Out::new(out, product.n)),
         ValuesMut::Bf16(out) => {
-            let (longest, start) = (longest(product.right.side()), product.start);
-            assert!(product.k <= longest, "a sum of {} in bf16, {longest} at most", product.k);
-            assert!(!matches!(start, Start::Output), "a sum in bf16 does not go on");
+            assert!(!matches!(product.start, Start::Output), "a sum in bf16 does not go on");
             run_to(ctx, product, Out::new(out, product.n));
         }
     }
@@ -138,55 +159,37 @@ fn run_to<T: stage::Stored>(ctx: &mut Ctx, product: &mut Product, out: Out<T>) {
     let per_thread = sizes.per_thread();
     let threads_scratch = Threads { parts: Rows::new(&mut rest[..per_thread * threads], per_thread), sizes: &sizes };
     let mut tail = product.tail.take();
-    // Where a left operand was packed whole, its tiles are still there.
-    let whole = k <= sizes.k_block || matches!(&tail, Some(Tail { low: Low::Made { .. }, .. }));
-    let there = product.again && m <= sizes.row_block && whole;
+    // Where all rows of a left operand were packed, their tiles are still there.
+    let there = product.again && m <= sizes.row_block;
     if let Some(Tail { low: Low::Made { by, .. }, .. }) = &tail {
         down::fill(ctx.pool, &threads_scratch, right, (rank, k), by, down);
     }
     for m0 in (0..m).step_by(sizes.row_block) {
         let rows = sizes.row_block.min(m - m0);
         let split = Split::new((rows, n), (sizes.least, sizes.most), SIDE, threads);
-        let left = product.left.from(m0, 0);
         let blocks = Blocks { k, k_block: sizes.k_block, rank, pairs: rows.div_ceil(SIDE) };
-        // Where an adapter's low-rank values are made of the whole left operand first, it is packed once, for both.
-        let made = match &mut tail {
-            Some(Tail { low: Low::Made { scale, into, .. }, .. }) => {
-                if !there {
-                    blocks.each(|block| pack(ctx.pool, left, rows, &block, right, &mut packed[block.at..]));
-                }
+        if !there {
+            pack(ctx.pool, product.left.from(m0, 0), rows, &blocks, right, packed);
+        }
+        if let Some(tail) = &mut tail {
+            if let Low::Made { scale, into, .. } = &mut tail.low {
                 let into = &mut into[m0 * rank..(m0 + rows) * rank];
                 down::multiply(ctx.pool, &threads_scratch, right, &blocks, packed, down, *scale, into);
-                true
             }
-            _ => false,
-        };
-        let low = tail.as_ref().map(|tail| {
             let h = match &tail.low {
                 Low::Given(h) => h,
                 Low::Made { into, .. } => &**into,
             };
-            Left { data: Values::F32(&h[m0 * rank..]), row: rank, k: 1 }
-        });
-        blocks.each(|block| {
-            let packed = if made { &mut packed[block.at..] } else { &mut packed[..] };
-            if !made && !there {
-                pack(ctx.pool, left, rows, &block, right, packed);
-            }
-            if let (Some(low), true) = (low, block.last) {
-                let place = fill::Place { first: block.main, steps: block.steps };
-                pack_at(ctx.pool, low, rows, 0..rank, place, right, packed);
-            }
-            let factor = tail.as_ref().filter(|_| block.last).map(|tail| tail.factor);
-            let start = if block.ks.start == 0 { product.start } else { Start::Output };
-            let left_len = 2 * TILE * block.steps * blocks.pairs;
-            let job = Job { left: packed, right, block: &block, factor, start, left_len };
-            ctx.pool.run(split.tasks(), &|task, thread| {
-                let (rows, cols) = split.task(task);
-                let first = !there && task == own(split.tasks(), thread, threads).start;
-                let mine = Packed { own: own(blocks.pairs, thread, threads), first };
-                job.task(m0, rows, cols, mine, &mut threads_scratch.of(thread), &out);
-            });
+            let low = Left { data: Values::F32(&h[m0 * rank..]), row: rank, k: 1 };
+            pack_low(ctx.pool, low, rows, &blocks, right, packed);
+        }
+        let factor = tail.as_ref().map(|tail| tail.factor);
+        let job = Job { left: packed, right, blocks: &blocks, factor, start: product.start };
+        ctx.pool.run(split.tasks(), &|task, thread| {
+            let (rows, cols) = split.task(task);
+            let first = !there && task == own(split.tasks(), thread, threads).start;
+            let mine = Packed { own: own(blocks.pairs, thread, threads), first };
+            job.task(m0, rows, cols, mine, &mut threads_scratch.of(thread), &out);
         });
     }
 }
@@ -200,17 +203,17 @@ struct Threads<'a> {
 impl Threads<'_> {
     /// That of one thread, which must be the one that runs.
     fn of(&self, thread: usize) -> Scratch<'_> {
-        let mine = self.parts.piece(thread).0;
-        let (weights, rest) = mine.split_at_mut(self.sizes.weights);
-        let (sums, rest) = rest.split_at_mut(self.sizes.sums);
-        let (now, before) = sums.split_at_mut(self.sizes.sums / 2);
-        Scratch { weights, sums: [now, before], buffer: &mut rest[..self.sizes.buffer] }
+        let (mine, sizes) = (self.parts.piece(thread).0, self.sizes);
+        let (weights, rest) = mine.split_at_mut(sizes.weights);
+        let (all, rest) = rest.split_at_mut(sizes.places * sizes.place);
+        Scratch { weights, sums: Sums { all, place: sizes.place }, buffer: &mut rest[..sizes.buffer] }
     }
 }
 
 /// How the sum is cut into blocks. The last one goes on over the rank of an adapter.
 struct Blocks {
     k: usize,
+    /// Whole tiles, unless there is one block only.
     k_block: usize,
     rank: usize,
     /// Pairs of tiles of the left operand's rows.
@@ -224,44 +227,65 @@ struct Block {
     main: usize,
     steps: usize,
     last: bool,
-    /// Where its part of a left operand begins that is packed whole.
+    /// Where its part of the left operand begins.
     at: usize,
 }
 
 impl Blocks {
-    fn each(&self, mut see: impl FnMut(Block)) {
-        let mut at = 0;
-        for k0 in (0..self.k).step_by(self.k_block) {
-            let ks = k0..self.k.min(k0 + self.k_block);
-            let (main, last) = (ks.len().div_ceil(K_TILE), ks.end == self.k);
-            let steps = main + if last { self.rank.div_ceil(K_TILE) } else { 0 };
-            see(Block { ks, main, steps, last, at });
-            at += self.pairs * 2 * TILE * steps;
-        }
+    fn len(&self) -> usize {
+        self.k.div_ceil(self.k_block)
+    }
+
+    fn get(&self, at: usize) -> Block {
+        let ks = at * self.k_block..self.k.min((at + 1) * self.k_block);
+        let (main, last) = (ks.len().div_ceil(K_TILE), ks.end == self.k);
+        let steps = main + if last { self.rank.div_ceil(K_TILE) } else { 0 };
+        let before = at * self.k_block.div_ceil(K_TILE);
+        Block { ks, main, steps, last, at: self.pairs * 2 * TILE * before }
     }
 }
 
-/// Rounds a block of `rows` of the left operand and lays it out in tiles, pair by pair of them.
-fn pack(pool: &Pool, left: Left, rows: usize, block: &Block, right: Right, to: &mut [f32]) {
-    pack_at(pool, left, rows, block.ks.clone(), fill::Place { first: 0, steps: block.steps }, right, to);
+impl Block {
+    /// Where the tiles of a pair of the left operand's rows lie.
+    fn tiles(&self, pair: usize) -> Range<usize> {
+        let len = 2 * TILE * self.steps;
+        self.at + pair * len..self.at + (pair + 1) * len
+    }
 }
 
-fn pack_at(pool: &Pool, left: Left, rows: usize, ks: Range<usize>, place: fill::Place, right: Right, to: &mut [f32]) {
-    let left = left.from(0, ks.start);
-    let pair = 2 * TILE * place.steps;
-    let pairs = rows.div_ceil(SIDE);
-    let pieces = Rows::new(&mut to[..pairs * pair], pair);
-    pool.run(pairs, &|pair, _| {
-        let rows = pair * SIDE..rows.min((pair + 1) * SIDE);
-        let to = pieces.piece(pair).0;
-        // SAFETY: the product checked that this processor has the instructions.
-        unsafe {
-            match right {
-                Right::Rows(_) => fill::left_cols(left, rows, ks.len(), place, to),
-                Right::Cols(_) => fill::left_rows(left, rows, ks.len(), place, to),
-            }
+/// Rounds `rows` of the left operand and lays them out in tiles, block by block and there pair by pair of tiles.
+fn pack(pool: &Pool, left: Left, rows: usize, blocks: &Blocks, right: Right, to: &mut [f32]) {
+    let all = Rows::new(to, 1);
+    pool.run(blocks.pairs, &|pair, _| {
+        for block in (0..blocks.len()).map(|at| blocks.get(at)) {
+            // SAFETY: these tiles are this task's.
+            let to = unsafe { all.range(block.tiles(pair)) };
+            let place = fill::Place { first: 0, steps: block.steps };
+            lay(left.from(0, block.ks.start), rows, pair, block.ks.len(), place, right, to);
         }
     });
+}
+
+/// The same of low-rank values, after the last block.
+fn pack_low(pool: &Pool, low: Left, rows: usize, blocks: &Blocks, right: Right, to: &mut [f32]) {
+    let (all, block) = (Rows::new(to, 1), blocks.get(blocks.len() - 1));
+    pool.run(blocks.pairs, &|pair, _| {
+        // SAFETY: these tiles are this task's.
+        let to = unsafe { all.range(block.tiles(pair)) };
+        lay(low, rows, pair, blocks.rank, fill::Place { first: block.main, steps: block.steps }, right, to);
+    });
+}
+
+/// Lays out `len` columns of a pair of the `rows`.
+fn lay(left: Left, rows: usize, pair: usize, len: usize, place: fill::Place, right: Right, to: &mut [f32]) {
+    let rows = pair * SIDE..rows.min((pair + 1) * SIDE);
+    // SAFETY: the product checked that this processor has the instructions.
+    unsafe {
+        match right {
+            Right::Rows(_) => fill::left_cols(left, rows, len, place, to),
+            Right::Cols(_) => fill::left_rows(left, rows, len, place, to),
+        }
+    }
 }
 
 /// What a task's thread has packed of the left operand.
@@ -272,16 +296,14 @@ struct Packed {
     first: bool,
 }
 
-/// A block of the left operand's rows and of the sum, ready to be multiplied.
+/// A block of the left operand's rows, ready to be multiplied.
 struct Job<'a> {
     left: &'a [f32],
     right: Right<'a>,
-    block: &'a Block,
-    /// The adapter's factor, in the last block: the sum goes on over its rows.
+    blocks: &'a Blocks,
+    /// The adapter's factor: the last block's sum goes on over its rows.
     factor: Option<Factor<'a>>,
     start: Start<'a>,
-    /// Elements of the block of the left operand, as tiles.
-    left_len: usize,
 }
 
 impl Job<'_> {
@@ -296,88 +318,122 @@ impl Job<'_> {
         scratch: &mut Scratch,
         out: &Out<T>,
     ) {
-        let (ks, steps) = (self.block.ks.clone(), self.block.steps);
-        let (place, tail) = (fill::Place { first: 0, steps }, fill::Place { first: self.block.main, steps });
-        let Scratch { buffer, weights, .. } = &mut *scratch;
+        let (first, end) = (rows.start / SIDE, rows.end.div_ceil(SIDE));
+        let begin = if (first..end).contains(&packed.own.start) { packed.own.start } else { first };
+        let pairs = (begin..end).chain(first..begin);
+        let last = self.blocks.get(self.blocks.len() - 1);
+        // What another thread packed is far once; what this thread's cache does not hold beside weights, in every task.
+        let far = last.tiles(self.blocks.pairs - 1).end > NEAR;
+        let near = if far { 1 } else { packed.own.len().max(1) };
+        let transposed = matches!(self.right, Right::Rows(_));
+        for (at, block) in (0..self.blocks.len()).map(|at| (at, self.blocks.get(at))) {
+            self.weights(&block, &cols, scratch);
+            // SAFETY: the product checked that this processor has AMX and that its kernel lets us use it.
+            let tiles = unsafe { Tiles::configure() };
+            let mut done: Option<stage::Stage> = None;
+            for (order, pair) in pairs.clone().enumerate() {
+                let (now, before) = scratch.sums.at(order, done.is_some().then(|| order - 1));
+                let i = m0 + pair * SIDE;
+                let stage = stage::Stage { rows: i..(m0 + rows.end).min(i + SIDE), cols: cols.clone(), transposed };
+                // SAFETY: the product checked the instructions; this task alone touches these rows and columns.
+                unsafe {
+                    if at == 0 {
+                        stage.begin(self.start, out, now);
+                    }
+                    if block.last && !transposed {
+                        stage.fetch(out);
+                    }
+                }
+                let next = match pairs.clone().nth(order + near) {
+                    Some(next) if far || packed.first => block.tiles(next),
+                    None if far && !block.last => self.blocks.get(at + 1).tiles(begin),
+                    _ => 0..0,
+                };
+                let all_steps = block.steps * cols.len().div_ceil(SIDE);
+                let ahead = stage::Ahead::new(&self.left[next], all_steps);
+                let mut beside = if block.last && transposed {
+                    let before = done.as_ref().map(|done| (done, before));
+                    stage::Work::Passage(stage::Passage::new(&stage, before, out, all_steps, ahead))
+                } else {
+                    stage::Work::Ahead(ahead)
+                };
+                let zero = at == 0 && matches!(self.start, Start::Zero);
+                self.squares(&tiles, &block, pair, &stage, zero, scratch.weights, now, &mut beside);
+                match beside {
+                    // SAFETY: as above.
+                    stage::Work::Passage(passage) => unsafe { passage.finish() },
+                    // SAFETY: as above.
+                    stage::Work::Ahead(_) if block.last => unsafe { stage.end(out, now) },
+                    stage::Work::Ahead(_) => {}
+                }
+                if block.last && transposed {
+                    done = Some(stage);
+                }
+            }
+            if let Some(stage) = done {
+                // SAFETY: as above.
+                unsafe { stage.end(out, scratch.sums.at(end - first - 1, None).0) };
+            }
+        }
+    }
+
+    /// A block of the weights for columns `cols` into tiles, and of an adapter's factor after the last.
+    fn weights(&self, block: &Block, cols: &Range<usize>, scratch: &mut Scratch) {
+        let (ks, steps) = (block.ks.clone(), block.steps);
+        let (place, tail) = (fill::Place { first: 0, steps }, fill::Place { first: block.main, steps });
+        let factor = self.factor.as_ref().filter(|_| block.last);
+        let Scratch { buffer, weights, .. } = scratch;
         // SAFETY: the product checked that this processor has the instructions.
         unsafe {
             match &self.right {
                 Right::Rows(w) => {
                     fill::weight_rows(w, cols.clone(), ks, place, buffer, weights);
-                    if let Some(factor) = &self.factor {
+                    if let Some(factor) = factor {
                         fill::factor_rows(factor, cols.clone(), tail, weights);
                     }
                 }
                 Right::Cols(w) => {
                     fill::weight_cols(w, cols.clone(), ks, place, buffer, weights);
-                    if let Some(factor) = &self.factor {
+                    if let Some(factor) = factor {
                         let w = factor.weight();
                         fill::weight_cols(&w, cols.clone(), 0..factor.rank, tail, buffer, weights);
                     }
                 }
             }
         }
-        // SAFETY: the product checked that this processor has AMX and that its kernel lets us use it.
-        let tiles = unsafe { Tiles::configure() };
-        let pair = 2 * TILE * steps;
-        let transposed = matches!(self.right, Right::Rows(_));
-        let [mut now, mut before] = scratch.sums.each_mut().map(|sums| &mut **sums);
-        let mut done: Option<stage::Stage> = None;
-        let (first, end) = (rows.start / SIDE, rows.end.div_ceil(SIDE));
-        let begin = if (first..end).contains(&packed.own.start) { packed.own.start } else { first };
-        let pairs = (begin..end).chain(first..begin);
-        // What another thread packed is far once; what this thread's cache does not hold beside weights, for every task.
-        let far = self.left_len > NEAR;
-        let near = if far { 1 } else { packed.own.len().max(1) };
-        let mut ahead = pairs.clone().skip(near).filter(|_| far || packed.first);
-        for pair_of in pairs {
-            let i = pair_of * SIDE;
-            let stage = stage::Stage { rows: m0 + i..m0 + rows.end.min(i + SIDE), cols: cols.clone(), transposed };
-            // SAFETY: the product checked the instructions; this task alone touches these rows and columns.
-            unsafe { stage.begin(self.start, out, now) };
-            let left = &self.left[pair_of * pair..][..pair];
-            let all_steps = steps * cols.len().div_ceil(SIDE);
-            let next = ahead.next().map_or(&[][..], |next| &self.left[next * pair..][..pair]);
-            let ahead = stage::Ahead::new(next, all_steps);
-            let mut beside = if transposed {
-                let before = done.as_ref().map(|done| (done, &*before));
-                stage::Work::Passage(stage::Passage::new(&stage, before, out, all_steps, ahead))
-            } else {
-                stage::Work::Ahead(ahead)
-            };
-            let weights = scratch.weights.chunks_exact(pair).zip(now.chunks_exact_mut(SIDE * SIDE));
-            for ((weights, sums), j) in weights.zip(cols.clone().step_by(SIDE)) {
-                let (m, n) = (stage.rows.len(), cols.end - j);
-                let zero = matches!(self.start, Start::Zero);
-                let (rows, cols, two_rows, two_cols) =
-                    if transposed { (weights, left, n > 16, m > 16) } else { (left, weights, m > 16, n > 16) };
-                let rows = Pair { at: rows.as_ptr(), line: 16, second: steps * TILE, step: TILE };
-                let cols = Pair { at: cols.as_ptr(), line: 16, second: TILE, step: 2 * TILE };
-                let sums = Square { at: sums.as_mut_ptr(), line: SIDE };
-                // SAFETY: two runs of `steps` tiles, `steps` pairs of tiles (both slices are a `pair`), and a whole square; what is
-                // written beside is of other rows.
-                unsafe {
-                    use stage::Work::{Ahead, Passage};
-                    match &mut beside {
-                        Passage(passage) => tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols, passage),
-                        Ahead(ahead) => tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols, ahead),
-                    }
+    }
+
+    /// Adds a block's products of a pair of rows with all columns of the stage to its `sums`, square by square.
+    #[allow(clippy::too_many_arguments)]
+    fn squares<T: stage::Stored>(
+        &self,
+        tiles: &Tiles,
+        block: &Block,
+        pair: usize,
+        stage: &stage::Stage,
+        zero: bool,
+        weights: &[f32],
+        sums: &mut [f32],
+        beside: &mut stage::Work<T>,
+    ) {
+        let (steps, left) = (block.steps, &self.left[block.tiles(pair)]);
+        let weights = weights.chunks_exact(left.len()).zip(sums.chunks_exact_mut(SIDE * SIDE));
+        for ((weights, sums), j) in weights.zip(stage.cols.clone().step_by(SIDE)) {
+            let (m, n) = (stage.rows.len(), stage.cols.end - j);
+            let (rows, cols, two_rows, two_cols) =
+                if stage.transposed { (weights, left, n > 16, m > 16) } else { (left, weights, m > 16, n > 16) };
+            let rows = Pair { at: rows.as_ptr(), line: 16, second: steps * TILE, step: TILE };
+            let cols = Pair { at: cols.as_ptr(), line: 16, second: TILE, step: 2 * TILE };
+            let sums = Square { at: sums.as_mut_ptr(), line: SIDE };
+            // SAFETY: two runs of `steps` tiles, `steps` pairs of tiles (both slices are as long), and a whole square; what is
+            // written beside is of other rows.
+            unsafe {
+                use stage::Work::{Ahead, Passage};
+                match beside {
+                    Passage(passage) => tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols, passage),
+                    Ahead(ahead) => tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols, ahead),
                 }
             }
-            match beside {
-                // SAFETY: as above.
-                stage::Work::Passage(passage) => unsafe { passage.finish() },
-                // SAFETY: as above.
-                stage::Work::Ahead(_) => unsafe { stage.end(out, now) },
-            }
-            if transposed {
-                done = Some(stage);
-                std::mem::swap(&mut now, &mut before);
-            }
-        }
-        if let Some(stage) = done {
-            // SAFETY: as above.
-            unsafe { stage.end(out, before) };
         }
     }
 }

@@ -94,12 +94,7 @@ impl Product<'_> {
         match (ctx.isa, ctx.precision) {
             _ if self.k == 0 => self.begin(),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Amx, Precision::Bf16) => {
-                if self.k > super::amx::LONGEST_SHARED {
-                    self.make_low(ctx);
-                }
-                return super::amx::run(ctx, &mut self);
-            }
+            (Isa::Amx, Precision::Bf16) => return super::amx::run(ctx, &mut self),
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx | Isa::Avx512, _) => super::tiled::run(&super::avx512::KERNEL, ctx, &mut self),
             #[cfg(target_arch = "x86_64")]

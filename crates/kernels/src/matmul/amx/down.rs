@@ -57,15 +57,16 @@ pub(super) fn multiply(
     let (rows, transposed) = (into.len() / rank, matches!(right, Right::Rows(_)));
     let out = Out::new(into, rank);
     pool.run(blocks.pairs, &|pair, thread| {
-        let sums = &mut threads.of(thread).sums[0][..SIDE * SIDE];
+        let mut scratch = threads.of(thread);
+        let sums = &mut scratch.sums.at(0, None).0[..SIDE * SIDE];
         // SAFETY: the product checked that this processor has AMX and that its kernel lets us use it.
         let tiles = unsafe { Tiles::configure() };
         for (unit, by) in (0..rank).step_by(SIDE).zip(by.chunks_exact(2 * TILE * whole)) {
             let rows = pair * SIDE..rows.min((pair + 1) * SIDE);
             let (m, n) = (rows.len(), rank - unit);
-            blocks.each(|block| {
+            for block in (0..blocks.len()).map(|at| blocks.get(at)) {
                 let first = block.ks.start / K_TILE;
-                let left = &packed[block.at + pair * 2 * TILE * block.steps..][..2 * TILE * block.steps];
+                let left = &packed[block.tiles(pair)];
                 let square = Square { at: sums.as_mut_ptr(), line: SIDE };
                 // SAFETY: two runs of tiles of rows and pairs of tiles of columns, `block.main` of each inside both operands.
                 unsafe {
@@ -79,7 +80,7 @@ pub(super) fn multiply(
                         tiles.sum(left, by, block.main, first == 0, square, m > 16, n > 16, &mut ());
                     }
                 }
-            });
+            }
             sums.iter_mut().for_each(|x| *x *= scale);
             let cols = unit..rank.min(unit + SIDE);
             // SAFETY: the product checked the instructions; this task alone touches these rows.

@@ -143,16 +143,13 @@ impl Stage {
     /// The processor has AVX-512, and no other task touches these rows and columns of the output.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     pub unsafe fn begin<T: Stored>(&self, start: Start, out: &Out<T>, sums: &mut [f32]) {
-        // What is transposed and not read here is asked for by the passage.
-        if !self.transposed || matches!(start, Start::Output) {
-            self.fetch(out);
-        }
         match start {
             Start::Zero => {}
             // SAFETY: as many numbers as columns.
             Start::Bias(bias) => unsafe { self.bring(bias[self.cols.clone()].as_ptr(), 0, sums) },
             // SAFETY: the caller's promise.
             Start::Output => unsafe {
+                self.fetch(out);
                 self.bring(out.tile(self.rows.clone(), self.cols.clone()).cast_const(), out.n(), sums);
             },
         }
@@ -186,8 +183,8 @@ impl Stage {
         }
     }
 
-    /// Asks for the output's cache lines, to be written: they are there when the sums are.
-    fn fetch<T: Stored>(&self, out: &Out<T>) {
+    /// Asks for the output's cache lines, to be written: they are there when the sums are. (What is transposed is asked for by the passage.)
+    pub fn fetch<T: Stored>(&self, out: &Out<T>) {
         let at = out.tile(self.rows.clone(), self.cols.clone());
         for i in 0..self.rows.len() {
             for j in (0..self.cols.len()).step_by(T::LINE) {
