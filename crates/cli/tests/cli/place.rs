@@ -58,12 +58,16 @@ impl Place {
         Run { command, place: self }
     }
 
-    /// Everything in the folder, with sizes, so that a changed file is seen too.
+    /// Everything in the folder, with sizes, so that a changed file is seen too. A running program may take away what was just listed.
     pub fn listing(&self) -> BTreeSet<(PathBuf, u64)> {
         let (mut found, mut open) = (BTreeSet::new(), vec![self.0.path().to_path_buf()]);
         while let Some(folder) = open.pop() {
-            for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap()) {
-                let meta = entry.path().symlink_metadata().unwrap();
+            let Ok(entries) = fs::read_dir(&folder) else {
+                assert_ne!(folder, self.0.path());
+                continue;
+            };
+            for entry in entries.map(|entry| entry.unwrap()) {
+                let Ok(meta) = entry.path().symlink_metadata() else { continue };
                 found.insert((entry.path(), if meta.is_file() { meta.len() } else { 0 }));
                 if meta.is_dir() {
                     open.push(entry.path());
