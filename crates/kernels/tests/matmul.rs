@@ -535,14 +535,14 @@ fn scratch_grows_with_n_only_and_stays_small() {
     };
     for &isa in Isa::ALL {
         for precision in PRECISIONS {
-            // 5 Mi numbers of bf16 of the left operand at most, beside what eight threads take.
+            // 5 Mi numbers of bf16 of the left operand at most, and some 1.5 MB for each of eight threads.
             for rank in [0, 16] {
                 let mut last = f(0, rank, isa, precision);
                 for n in [1, 2, 7, 33, 100, 512, 513, 4096, 100_000] {
                     let now = f(n, rank, isa, precision);
                     for (last, now) in last.iter().zip(now) {
                         assert!(now >= *last, "{} {precision:?} n {n}: {now} after {last}", isa.name());
-                        assert!(now <= 4 << 20, "{} {precision:?} n {n} rank {rank}: {now} elements", isa.name());
+                        assert!(now <= 6 << 20, "{} {precision:?} n {n} rank {rank}: {now} elements", isa.name());
                     }
                     last = now;
                 }

@@ -65,7 +65,9 @@ impl Sizes {
             Side::Cols(ty) if ty.block_len() > UNIT => (ty.block_len(), ty.block_len(), K_BLOCK / 2),
             // Values rather than weights, and many rows of them: long pieces of a row come faster from far caches.
             Side::Cols(BlockType::F32) => (SIDE, 4 * UNIT, K_BLOCK / 4),
-            _ => (SIDE, UNIT, equal_blocks(k)),
+            // Long sums have few outputs to share the left operand: they take more of them at once.
+            _ if k > K_BLOCK => (SIDE, 2 * UNIT, equal_blocks(k)),
+            _ => (SIDE, UNIT, K_BLOCK),
         };
         let tail = rank.next_multiple_of(K_TILE);
         let padded = k.min(k_block).next_multiple_of(K_TILE) + tail;
@@ -103,9 +105,9 @@ impl Sizes {
     }
 }
 
-/// The length of a sum's blocks, no longer than [`K_BLOCK`] and as equal as whole blocks of every type allow.
+/// The length of a long sum's blocks, no longer than [`K_BLOCK`] and as equal as whole blocks of every type allow.
 fn equal_blocks(k: usize) -> usize {
-    if k <= K_BLOCK { K_BLOCK } else { k.div_ceil(k.div_ceil(K_BLOCK)).next_multiple_of(LONGEST_BLOCK) }
+    k.div_ceil(k.div_ceil(K_BLOCK)).next_multiple_of(LONGEST_BLOCK)
 }
 
 /// A thread's scratch memory.

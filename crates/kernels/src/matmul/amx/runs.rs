@@ -251,9 +251,9 @@ unsafe fn cols<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place
     w.check::<R>(&runs, end);
     for (step, k0) in ks.step_by(K_TILE).enumerate() {
         for (v, run) in runs.clone().enumerate() {
-            // Each run of columns asks for its share of the rows of the next step.
+            // Each run of columns asks for its share of the rows of the step after the next.
             for row in K_TILE * v / runs.len()..K_TILE * (v + 1) / runs.len() {
-                w.fetch(k0 + K_TILE + row, &runs);
+                w.fetch(k0 + 2 * K_TILE + row, &runs);
             }
             let tiles = &mut to[(v * place.steps + place.first + step) * 2 * TILE..][..2 * TILE];
             let (left, right) = tiles.split_at_mut(TILE);
