@@ -124,18 +124,20 @@ struct Sums<'a> {
 }
 
 impl Sums<'_> {
-    /// Place `at` and, to read, the one `before` it, as often round as there are places.
-    fn at(&mut self, at: usize, before: Option<usize>) -> (&mut [f32], &[f32]) {
+    /// Place `at`, as often round as there are places, and, to read, the one before it; nothing before the first.
+    fn at(&mut self, at: usize) -> (&mut [f32], &[f32]) {
         let (place, places) = (self.place, self.all.len() / self.place);
-        let at = at % places;
-        let Some(before) = before.map(|before| before % places) else {
-            return (&mut self.all[at * place..][..place], &[]);
-        };
-        let (first, second) = self.all.split_at_mut(at.max(before) * place);
-        if before < at {
-            (&mut second[..place], &first[before * place..][..place])
-        } else {
-            (&mut first[at * place..][..place], &second[..place])
+        let now = at % places;
+        match now.checked_sub(1) {
+            _ if at == 0 => (&mut self.all[..place], &[]),
+            Some(before) => {
+                let (first, second) = self.all.split_at_mut(now * place);
+                (&mut second[..place], &first[before * place..])
+            }
+            None => {
+                let (first, second) = self.all.split_at_mut((places - 1) * place);
+                (&mut first[..place], second)
+            }
         }
     }
 }
@@ -238,6 +240,14 @@ impl Blocks {
         self.k.div_ceil(self.k_block)
     }
 
+    fn each(&self) -> impl Iterator<Item = Block> {
+        (0..self.len()).map(|at| self.get(at))
+    }
+
+    fn last(&self) -> Block {
+        self.get(self.len() - 1)
+    }
+
     fn get(&self, at: usize) -> Block {
         let ks = at * self.k_block..self.k.min((at + 1) * self.k_block);
         let (main, last) = (ks.len().div_ceil(K_TILE), ks.end == self.k);
@@ -259,7 +269,7 @@ impl Block {
 fn pack(pool: &Pool, left: Left, rows: usize, blocks: &Blocks, right: Right, to: &mut [f32]) {
     let all = Rows::new(to, 1);
     pool.run(blocks.pairs, &|pair, _| {
-        for block in (0..blocks.len()).map(|at| blocks.get(at)) {
+        for block in blocks.each() {
             // SAFETY: these tiles are this task's.
             let to = unsafe { all.range(block.tiles(pair)) };
             let place = fill::Place { first: 0, steps: block.steps };
@@ -270,7 +280,7 @@ fn pack(pool: &Pool, left: Left, rows: usize, blocks: &Blocks, right: Right, to:
 
 /// The same of low-rank values, after the last block.
 fn pack_low(pool: &Pool, low: Left, rows: usize, blocks: &Blocks, right: Right, to: &mut [f32]) {
-    let (all, block) = (Rows::new(to, 1), blocks.get(blocks.len() - 1));
+    let (all, block) = (Rows::new(to, 1), blocks.last());
     pool.run(blocks.pairs, &|pair, _| {
         // SAFETY: these tiles are this task's.
         let to = unsafe { all.range(block.tiles(pair)) };
@@ -323,27 +333,26 @@ impl Job<'_> {
         let (first, end) = (rows.start / SIDE, rows.end.div_ceil(SIDE));
         let begin = if (first..end).contains(&packed.own.start) { packed.own.start } else { first };
         let pairs = (begin..end).chain(first..begin);
-        let last = self.blocks.get(self.blocks.len() - 1);
         // What another thread packed is far once; what this thread's cache does not hold beside weights, in every task.
-        let far = last.tiles(self.blocks.pairs - 1).end > NEAR;
+        let far = self.blocks.last().tiles(self.blocks.pairs - 1).end > NEAR;
         let near = if far { 1 } else { packed.own.len().max(1) };
         let transposed = matches!(self.right, Right::Rows(_));
-        for (at, block) in (0..self.blocks.len()).map(|at| (at, self.blocks.get(at))) {
+        for (at, block) in self.blocks.each().enumerate() {
             self.weights(&block, &cols, scratch);
             // SAFETY: the product checked that this processor has AMX and that its kernel lets us use it.
             let tiles = unsafe { Tiles::configure() };
             let mut done: Option<stage::Stage> = None;
             for (order, pair) in pairs.clone().enumerate() {
-                let (now, before) = scratch.sums.at(order, done.is_some().then(|| order - 1));
+                let (now, before) = scratch.sums.at(order);
                 let i = m0 + pair * SIDE;
                 let stage = stage::Stage { rows: i..(m0 + rows.end).min(i + SIDE), cols: cols.clone(), transposed };
                 // SAFETY: the product checked the instructions; this task alone touches these rows and columns.
                 unsafe {
+                    if (block.last && !transposed) || (at == 0 && matches!(self.start, Start::Output)) {
+                        stage.fetch(out);
+                    }
                     if at == 0 {
                         stage.begin(self.start, out, now);
-                    }
-                    if block.last && !transposed {
-                        stage.fetch(out);
                     }
                 }
                 let next = match pairs.clone().nth(order + near) {
@@ -374,7 +383,7 @@ impl Job<'_> {
             }
             if let Some(stage) = done {
                 // SAFETY: as above.
-                unsafe { stage.end(out, scratch.sums.at(end - first - 1, None).0) };
+                unsafe { stage.end(out, scratch.sums.at(end - first - 1).0) };
             }
         }
     }

@@ -58,13 +58,13 @@ pub(super) fn multiply(
     let out = Out::new(into, rank);
     pool.run(blocks.pairs, &|pair, thread| {
         let mut scratch = threads.of(thread);
-        let sums = &mut scratch.sums.at(0, None).0[..SIDE * SIDE];
+        let sums = &mut scratch.sums.at(0).0[..SIDE * SIDE];
         // SAFETY: the product checked that this processor has AMX and that its kernel lets us use it.
         let tiles = unsafe { Tiles::configure() };
         for (unit, by) in (0..rank).step_by(SIDE).zip(by.chunks_exact(2 * TILE * whole)) {
             let rows = pair * SIDE..rows.min((pair + 1) * SIDE);
             let (m, n) = (rows.len(), rank - unit);
-            for block in (0..blocks.len()).map(|at| blocks.get(at)) {
+            for block in blocks.each() {
                 let first = block.ks.start / K_TILE;
                 let left = &packed[block.tiles(pair)];
                 let square = Square { at: sums.as_mut_ptr(), line: SIDE };

@@ -24,30 +24,17 @@ pub(super) trait Stored: Element {
     /// The processor has AVX-512 with BF16, and they can be read.
     unsafe fn load(at: *const Self, lanes: __mmask16) -> __m512;
 
-    /// Writes those of `lanes` from `at` on.
-    ///
-    /// # Safety
-    /// The processor has AVX-512 with BF16, and they can be written.
-    unsafe fn store(at: *mut Self, lanes: __mmask16, x: __m512);
-
     /// Transposes [`Stored::LINE`] rows of 16 sums that lie [`SIDE`] apart, and writes the first `count` elements of each of the first `rows` rows that come of it, `n` apart from `to` on.
     ///
     /// # Safety
-    /// As [`Stored::store`], and all sums can be read.
+    /// The processor has AVX-512 with BF16, all sums can be read, and the elements written.
     unsafe fn turn(sums: *const f32, rows: usize, count: usize, to: *mut Self, n: usize);
 
     /// Writes `count` elements from `at` on, 32 at most.
     ///
     /// # Safety
-    /// As [`Stored::store`].
-    #[inline(always)]
-    unsafe fn store_pair(at: *mut Self, count: usize, low: __m512, high: __m512) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            Self::store(at, mask(count), low);
-            Self::store(at.wrapping_add(16), mask(count.saturating_sub(16)), high);
-        }
-    }
+    /// The processor has AVX-512 with BF16, and they can be written.
+    unsafe fn store_pair(at: *mut Self, count: usize, low: __m512, high: __m512);
 }
 
 impl Stored for f32 {
@@ -55,12 +42,6 @@ impl Stored for f32 {
     unsafe fn load(at: *const Self, lanes: __mmask16) -> __m512 {
         // SAFETY: the caller's promise.
         unsafe { _mm512_maskz_loadu_ps(lanes, at) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(at: *mut Self, lanes: __mmask16, x: __m512) {
-        // SAFETY: the caller's promise.
-        unsafe { _mm512_mask_storeu_ps(at, lanes, x) };
     }
 
     #[inline(always)]
@@ -73,8 +54,17 @@ impl Stored for f32 {
             }
             let lanes = mask(count);
             for (r, x) in transpose_16(tile).into_iter().enumerate().take(rows) {
-                Self::store(to.add(r * n), lanes, x);
+                _mm512_mask_storeu_ps(to.add(r * n), lanes, x);
             }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_pair(at: *mut Self, count: usize, low: __m512, high: __m512) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            _mm512_mask_storeu_ps(at, mask(count), low);
+            _mm512_mask_storeu_ps(at.wrapping_add(16), mask(count.saturating_sub(16)), high);
         }
     }
 }
@@ -87,12 +77,6 @@ impl Stored for bf16 {
             let halves = _mm512_castsi512_si256(_mm512_maskz_loadu_epi16(u32::from(lanes), at.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
         }
-    }
-
-    #[inline(always)]
-    unsafe fn store(at: *mut Self, lanes: __mmask16, x: __m512) {
-        // SAFETY: the caller's promise.
-        unsafe { _mm512_mask_storeu_epi16(at.cast(), u32::from(lanes), round(x, x)) };
     }
 
     #[inline(always)]
@@ -149,7 +133,6 @@ impl Stage {
             Start::Bias(bias) => unsafe { self.bring(bias[self.cols.clone()].as_ptr(), 0, sums) },
             // SAFETY: the caller's promise.
             Start::Output => unsafe {
-                self.fetch(out);
                 self.bring(out.tile(self.rows.clone(), self.cols.clone()).cast_const(), out.n(), sums);
             },
         }
@@ -183,7 +166,7 @@ impl Stage {
         }
     }
 
-    /// Asks for the output's cache lines, to be written: they are there when the sums are. (What is transposed is asked for by the passage.)
+    /// Asks for the output's cache lines, to be read now or written when the sums are there. (What is transposed and only written is asked for by the passage.)
     pub fn fetch<T: Stored>(&self, out: &Out<T>) {
         let at = out.tile(self.rows.clone(), self.cols.clone());
         for i in 0..self.rows.len() {
