@@ -63,6 +63,59 @@ pub fn dequantize(isa: Isa, src: Source, dst: &mut [f32]) {
     }
 }
 
+/// Lanes of [`dots`].
+pub(crate) const LANES: usize = 64;
+
+/// `out[i]`: the sum of the products of row `i` of `src`, with as many elements as `x`, and `x`. It runs in 64 lanes (`k mod 64`), each a chain of fused
+/// multiply-adds, folded as a tree: the same bits on every instruction set. Elements go from blocks to registers and nowhere else.
+///
+/// # Panics
+/// When `src` has another number of elements.
+pub(crate) fn dots(isa: Isa, src: Source, x: &[f32], out: &mut [f32]) {
+    src.check(out.len() * x.len());
+    match isa {
+        // SAFETY: an `Isa` above `Scalar` is only made where the processor has its features.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Amx => unsafe { x86::dots_avx512(src, x, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { x86::dots_avx2(src, x, out) },
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonBf16 => neon::dots(src, x, out),
+        _ => plain_dots(src, x, out),
+    }
+}
+
+/// [`dots`] by the reference, some whole blocks of any type at a time.
+fn plain_dots(src: Source, x: &[f32], out: &mut [f32]) {
+    let mut piece = [0.0; 1024];
+    for (row, out) in out.iter_mut().enumerate() {
+        let mut sums = [0.0; LANES];
+        for (i, part) in x.chunks(piece.len()).enumerate() {
+            let at = row * x.len() + i * piece.len();
+            let piece = &mut piece[..part.len()];
+            dequantize(Isa::Scalar, src.part(at, piece.len()), piece);
+            for (k, (w, x)) in piece.iter().zip(part).enumerate() {
+                sums[k % LANES] = w.mul_add(*x, sums[k % LANES]);
+            }
+        }
+        *out = fold(&mut sums);
+    }
+}
+
+/// The sum of all lanes, as a tree.
+#[inline(always)]
+fn fold(sums: &mut [f32; LANES]) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            sums[i] += sums[i + width];
+        }
+        width /= 2;
+    }
+    sums[0]
+}
+
 /// [`dequantize`] with each element rounded to bf16, to nearest, ties to even (and subnormals to zero on x86), as bits.
 ///
 /// # Safety
@@ -74,7 +127,19 @@ pub(crate) unsafe fn dequantize_bf16(src: Source, dst: &mut [u16]) {
     unsafe { arch::bf16(src, dst) }
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    /// Elements `at..at + len`, which begin and end at block borders.
+    #[inline(always)]
+    fn part(self, at: usize, len: usize) -> Source<'a> {
+        match self {
+            Source::Blocks(ty, src) => {
+                let (of, bytes) = (ty.block_len(), ty.block_bytes());
+                Source::Blocks(ty, &src[at / of * bytes..(at + len) / of * bytes])
+            }
+            Source::Packed(packed, first) => Source::Packed(packed, first + at),
+        }
+    }
+
     fn check(&self, len: usize) {
         // Every access to a packed matrix is checked where it happens.
         if let Source::Blocks(ty, src) = self {

@@ -20,6 +20,7 @@ pub mod dora;
 pub mod dropout;
 pub mod elementwise;
 pub mod embed;
+mod fetch;
 pub mod gated;
 pub mod isa;
 pub mod layer_norm;

@@ -30,7 +30,7 @@ mod tiled;
 mod vector;
 
 use product::{Factor, Left, Product, Right, Tail};
-pub use vector::{matvec, matvec_scratch};
+pub use vector::matvec;
 
 use std::ops::Range;
 
@@ -38,6 +38,8 @@ use half::bf16;
 
 use crate::blocks::Packed;
 use crate::dequant::{self, Source};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use crate::fetch;
 use crate::rows::Rows;
 use crate::{BlockType, Isa, Pool, Values, ValuesMut};
 
@@ -161,6 +163,16 @@ impl<'a> Weight<'a> {
         unsafe { dequant::dequantize_bf16(self.source(row, &cols), to) }
     }
 
+    /// Whole rows, one after another.
+    fn rows(&self, rows: Range<usize>) -> Source<'_> {
+        let all = 0..rows.len() * self.cols;
+        match &self.data {
+            Data::Blocks(data) => Source::Blocks(self.ty, &data[self.blocks(rows.start, &all)]),
+            Data::Packed(packed, first) => Source::Packed(packed, first + rows.start * self.cols),
+            Data::Halves(data) => Source::Blocks(BlockType::BF16, halves(data, rows.start * self.cols, &all)),
+        }
+    }
+
     #[inline(always)]
     fn source(&self, row: usize, cols: &Range<usize>) -> Source<'_> {
         match &self.data {
@@ -210,17 +222,7 @@ impl<'a> Weight<'a> {
                 Data::Halves(data) => halves(data, row * self.cols, &(from..to)),
             };
             for line in bytes.chunks(64) {
-                let at = line.as_ptr();
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: a hint; it faults at no address.
-                unsafe {
-                    std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
-                }
-                #[cfg(target_arch = "aarch64")]
-                // SAFETY: a hint; it faults at no address.
-                unsafe {
-                    std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags));
-                }
+                fetch::line(line.as_ptr());
             }
         }
     }

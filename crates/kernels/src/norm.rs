@@ -6,10 +6,13 @@ use crate::layer_norm::statistics;
 use crate::math::{dot, lane_sum};
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
-use crate::{Element, Isa, Pool, ValuesMut};
+use crate::{Element, Isa, Pool, ValuesMut, fetch};
 
 /// Elements that one task handles, about.
 const PIECE: usize = 16384;
+
+/// Elements for which those of the next row are asked for together.
+const SPAN: usize = 32;
 
 /// Whole rows of `width` elements for one task.
 pub(crate) fn piece(width: usize) -> usize {
@@ -79,10 +82,15 @@ fn weight_body(centred: bool, x: &[f32], eps: f32, gy: &[f32], gw: &mut [f32]) {
 
 #[inline(always)]
 fn forward_body<T: Element>(x: &[f32], w: &[f32], eps: f32, y: &mut [T]) {
-    for (x, y) in x.chunks_exact(w.len()).zip(y.chunks_exact_mut(w.len())) {
+    let c = w.len();
+    for (x, y) in x.chunks_exact(c).zip(y.chunks_exact_mut(c)) {
         let rstd = rstd(x, eps);
-        for ((y, &x), &w) in y.iter_mut().zip(x).zip(w) {
-            *y = T::of(x * rstd * w);
+        for ((x, y), w) in x.chunks(SPAN).zip(y.chunks_mut(SPAN)).zip(w.chunks(SPAN)) {
+            fetch::behind(x, c);
+            fetch::behind(y, c);
+            for ((y, &x), &w) in y.iter_mut().zip(x).zip(w) {
+                *y = T::of(x * rstd * w);
+            }
         }
     }
 }
@@ -93,9 +101,15 @@ fn backward_body(x: &[f32], w: &[f32], eps: f32, gy: &[f32], gx: &mut [f32], acc
     for ((x, gy), gx) in x.chunks_exact(c).zip(gy.chunks_exact(c)).zip(gx.chunks_exact_mut(c)) {
         let rstd = rstd(x, eps);
         let back = lane_sum([gy, w, x], |[gy, w, x]| gy * w * x) * (rstd * rstd * rstd / c as f32);
-        for j in 0..c {
-            let g = (gy[j] * w[j]).mul_add(rstd, -(x[j] * back));
-            gx[j] = if accumulate { gx[j] + g } else { g };
+        let runs = x.chunks(SPAN).zip(gy.chunks(SPAN)).zip(gx.chunks_mut(SPAN)).zip(w.chunks(SPAN));
+        for (((x, gy), gx), w) in runs {
+            fetch::behind(x, c);
+            fetch::behind(gy, c);
+            fetch::behind(gx, c);
+            for (((gx, &x), &gy), &w) in gx.iter_mut().zip(x).zip(gy).zip(w) {
+                let g = (gy * w).mul_add(rstd, -(x * back));
+                *gx = if accumulate { *gx + g } else { g };
+            }
         }
     }
 }

@@ -96,8 +96,7 @@ fn products(isa: Isa, precision: Precision, threads: usize, w: Weight) -> Vec<f3
     matmul::nt(&mut Ctx { pool: &pool, isa, precision, scratch: &mut scratch }, w, &x, N, y, Start::Zero, None);
     let mut scratch = vec![f32::NAN; backward];
     matmul::nn(&mut Ctx { pool: &pool, isa, precision, scratch: &mut scratch }, w, &g, N, gx, Start::Zero, None);
-    let mut scratch = vec![f32::NAN; matmul::matvec_scratch(threads)];
-    let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
+    let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut [] };
     matmul::matvec(&mut ctx, w, &x[..w.cols], one, Start::Zero);
     out
 }

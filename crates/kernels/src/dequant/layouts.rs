@@ -2,203 +2,399 @@
 //! [`crate::blocks::dequantize`]; `d` is a scale, `m` a minimum, `q` an element's integer.
 
 use super::arch::{Bytes, add, bits, bytes, fifth, half, left, or};
-use super::{Source, packed};
-use crate::BlockType;
+use super::{LANES, Source, packed};
+use crate::{BlockType, fetch};
 
 /// Adds to any float without changing it.
 const NONE: f32 = -0.0;
 
-/// What a layout needs of a vector width: the one step that all of them end in.
+/// Sixteen floats in registers: what the arithmetic of all layouts ends in.
 ///
 /// # Safety
-/// All functions need the instruction set that the type stands for, and 16 elements at `from` and room for 16 at `to`, of any
+/// All functions need the instruction set that the type stands for, and 16 elements at `from` and `x` and room for 16 at `to`, of any
 /// alignment.
-pub(super) trait Sixteen {
-    /// What elements become: floats, or the bits of bfloat16s.
-    type Out: Copy + Default;
-    /// Writes `d q + m` for 16 signed bytes `q`; the product is rounded before the sum. `m` is -0.0 where a layout has none: that
-    /// changes no float.
-    unsafe fn affine(q: Bytes, d: f32, m: f32, to: *mut Self::Out);
-    /// Writes `d (q + offset) + m` for twice 16 integers below 16, to 32 places.
+pub(super) trait Sixteen: Copy {
+    /// A number, for each of the sixteen.
+    type Number: Copy;
+    unsafe fn number(x: f32) -> Self::Number;
+    /// The half float at byte `at`, widened.
+    unsafe fn half(block: &[u8], at: usize) -> Self::Number;
+    /// The half floats at bytes `at` and `at + 2`.
     #[inline(always)]
-    unsafe fn nibbles(q: [Bytes; 2], offset: i8, d: f32, m: f32, to: *mut Self::Out) {
+    unsafe fn two_halves(block: &[u8], at: usize) -> [Self::Number; 2] {
         // SAFETY: the trait's contract.
-        unsafe {
-            Self::affine(add(q[0], offset), d, m, to);
-            Self::affine(add(q[1], offset), d, m, to.add(16));
-        }
+        unsafe { [Self::half(block, at), Self::half(block, at + 2)] }
     }
-    /// Writes `values[q]` for twice 16 integers below 16, to 32 places.
-    unsafe fn lookup(q: [Bytes; 2], values: &[f32; 16], to: *mut Self::Out);
-    /// Takes 16 floats.
-    unsafe fn singles(from: *const u8, to: *mut Self::Out);
-    /// Widens 16 half floats.
-    unsafe fn halves(from: *const u8, to: *mut Self::Out);
-    /// Widens 16 bfloat16s.
-    unsafe fn brains(from: *const u8, to: *mut Self::Out);
+    /// `d q + m` for 16 signed bytes `q`; the product is rounded before the sum. `m` is -0.0 where a layout has none: that
+    /// changes no float.
+    unsafe fn affine(q: Bytes, d: Self::Number, m: Self::Number) -> Self;
+    /// `d (n + offset) + m` for the four bits `n` from `SHIFT` on of each byte.
+    #[inline(always)]
+    unsafe fn nibbles<const SHIFT: i32>(q: Bytes, offset: i8, d: Self::Number, m: Self::Number) -> Self {
+        // SAFETY: the trait's contract.
+        unsafe { Self::affine(add(bits::<SHIFT>(q, 15), offset), d, m) }
+    }
+    /// `values[q]` for 16 integers below 16.
+    unsafe fn lookup(q: Bytes, values: &[f32; 16]) -> Self;
+    /// 16 floats.
+    unsafe fn singles(from: *const u8) -> Self;
+    /// 16 half floats, widened.
+    unsafe fn halves(from: *const u8) -> Self;
+    /// 16 bfloat16s, widened.
+    unsafe fn brains(from: *const u8) -> Self;
+    unsafe fn store(self, to: *mut f32);
+    /// `sum + self x`, rounded once.
+    unsafe fn times(self, x: *const f32, sum: Self) -> Self;
 }
 
-/// Dequantises whole blocks, or elements of a packed matrix.
+/// An element's number in two parts: a multiple of [`LANES`], and what comes on top. The compiler knows the second, and so the lane, and keeps sums of lanes in
+/// registers.
+#[derive(Clone, Copy)]
+pub(super) struct At(pub(super) usize, pub(super) usize);
+
+impl At {
+    #[inline(always)]
+    pub(super) fn number(self) -> usize {
+        self.0 + self.1
+    }
+}
+
+impl std::ops::Add<usize> for At {
+    type Output = At;
+    #[inline(always)]
+    fn add(self, more: usize) -> At {
+        At(self.0, self.1 + more)
+    }
+}
+
+/// Where elements go.
 ///
 /// # Safety
-/// The processor has `S`'s instructions and those of `arch`; blocks of `src` are as many as those of `dst`.
+/// All functions need the instructions of [`Sink::Sixteen`], and there must be a place for elements `at..`, 16 of them, or 32 where two runs are given.
+pub(super) trait Sink {
+    type Sixteen: Sixteen;
+    unsafe fn put(&mut self, at: At, x: Self::Sixteen);
+    /// Two runs by [`Sixteen::nibbles`], the bits of the first from `A` on and those of the second from `B` on.
+    #[inline(always)]
+    unsafe fn nibbles<const A: i32, const B: i32>(&mut self, at: At, q: [Bytes; 2], offset: i8, by: [Number<Self>; 2]) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            self.put(at, Self::Sixteen::nibbles::<A>(q[0], offset, by[0], by[1]));
+            self.put(at + 16, Self::Sixteen::nibbles::<B>(q[1], offset, by[0], by[1]));
+        }
+    }
+    /// Two runs by [`Sixteen::lookup`].
+    #[inline(always)]
+    unsafe fn lookup(&mut self, at: At, q: [Bytes; 2], values: &[f32; 16]) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            self.put(at, Self::Sixteen::lookup(q[0], values));
+            self.put(at + 16, Self::Sixteen::lookup(q[1], values));
+        }
+    }
+    /// Called for each group of bytes before its elements are given.
+    #[inline(always)]
+    fn soon(&mut self, _bytes: &[u8]) {}
+    /// 16 bfloat16s, which lie at `from`.
+    #[inline(always)]
+    unsafe fn brains(&mut self, at: At, from: *const u8) {
+        // SAFETY: the trait's contract.
+        unsafe { self.put(at, Self::Sixteen::brains(from)) }
+    }
+}
+
+pub(super) type Number<S> = <<S as Sink>::Sixteen as Sixteen>::Number;
+
+/// A [`Sink`] that writes elements one after another.
+pub(super) trait Writer: Sink {
+    /// What elements become: floats, or the bits of bfloat16s.
+    type Out: Copy + Default;
+    /// Element 0 goes to `to`.
+    fn to(to: *mut Self::Out) -> Self;
+}
+
+/// Writes floats.
+pub(super) struct Floats<V>(*mut f32, std::marker::PhantomData<V>);
+
+impl<V: Sixteen> Sink for Floats<V> {
+    type Sixteen = V;
+    #[inline(always)]
+    unsafe fn put(&mut self, at: At, x: V) {
+        // SAFETY: the trait's contract.
+        unsafe { x.store(self.0.add(at.number())) }
+    }
+}
+
+impl<V: Sixteen> Writer for Floats<V> {
+    type Out = f32;
+    #[inline(always)]
+    fn to(to: *mut f32) -> Self {
+        Self(to, std::marker::PhantomData)
+    }
+}
+
+/// How far ahead of what is multiplied weights are asked for, in bytes.
+const AHEAD: usize = 4096;
+
+/// Multiplies with `x` and sums, lane by lane.
+struct Dot<V> {
+    x: *const f32,
+    sums: [V; LANES / 16],
+}
+
+impl<V: Sixteen> Sink for Dot<V> {
+    type Sixteen = V;
+    #[inline(always)]
+    unsafe fn put(&mut self, at: At, x: V) {
+        let sum = &mut self.sums[at.1 / 16 % (LANES / 16)];
+        // SAFETY: the trait's contract: `x` has as many elements.
+        *sum = unsafe { x.times(self.x.add(at.number()), *sum) };
+    }
+    #[inline(always)]
+    fn soon(&mut self, bytes: &[u8]) {
+        fetch::behind(bytes, AHEAD);
+    }
+}
+
+/// `out[i]`: the product of row `i` of `src` with `x`, as [`super::dots`] says.
+///
+/// # Safety
+/// The processor has `V`'s instructions and those of `arch`; `src` has as many rows of `x.len()` elements as `out` has places.
 #[inline(always)]
-pub(super) unsafe fn row<S: Sixteen>(src: Source, dst: &mut [S::Out]) {
+pub(super) unsafe fn dots<V: Sixteen>(src: Source, x: &[f32], out: &mut [f32]) {
+    let whole = x.len() / LANES * LANES;
+    for (row, out) in out.iter_mut().enumerate() {
+        let at = row * x.len();
+        let mut sums = [0.0_f32; LANES];
+        // SAFETY: the caller's promise.
+        unsafe {
+            let zero = V::singles(sums.as_ptr().cast());
+            let mut dot = Dot { x: x.as_ptr(), sums: [zero; LANES / 16] };
+            elements(src.part(at, whole), whole, &mut dot);
+            for (sums, lanes) in sums.as_chunks_mut::<16>().0.iter_mut().zip(dot.sums) {
+                lanes.store(sums.as_mut_ptr());
+            }
+            if whole < x.len() {
+                let mut last = [0.0; LANES];
+                let last = &mut last[..x.len() - whole];
+                write::<Floats<V>>(src.part(at + whole, last.len()), last);
+                for ((sum, a), x) in sums.iter_mut().zip(last).zip(&x[whole..]) {
+                    *sum = a.mul_add(*x, *sum);
+                }
+            }
+        }
+        *out = super::fold(&mut sums);
+    }
+}
+
+/// Dequantises whole blocks, or elements of a packed matrix, as many as `dst` has places.
+///
+/// # Safety
+/// The processor has the writer's instructions and those of `arch`; `src` has as many elements.
+#[inline(always)]
+pub(super) unsafe fn write<W: Writer>(src: Source, dst: &mut [W::Out]) {
+    let (whole, rest) = dst.split_at_mut(dst.len() / 32 * 32);
+    // SAFETY: there is a place for each; the rest is the caller's promise.
+    unsafe { elements(src.part(0, whole.len()), whole.len(), &mut W::to(whole.as_mut_ptr())) };
+    if rest.is_empty() {
+        return;
+    }
+    // What is no whole number of 32 is stored element by element, or packed.
+    let (mut padded, mut floats, mut out) = ([0; 128], [0.0_f32; 32], [W::Out::default(); 32]);
+    let src = match src.part(whole.len(), rest.len()) {
+        Source::Blocks(ty, src) => {
+            padded[..src.len()].copy_from_slice(src);
+            Source::Blocks(ty, &padded[..32 * ty.block_bytes()])
+        }
+        Source::Packed(packed, at) => {
+            packed.read(at, &mut floats[..rest.len()]);
+            Source::Blocks(BlockType::F32, bytemuck::cast_slice(&floats))
+        }
+    };
+    // SAFETY: as above.
+    unsafe { elements(src, 32, &mut W::to(out.as_mut_ptr())) };
+    rest.copy_from_slice(&out[..rest.len()]);
+}
+
+/// Gives all `len` elements, a multiple of 32, to `sink`.
+///
+/// # Safety
+/// The processor has the sink's instructions and those of `arch`; `src` has as many elements.
+#[inline(always)]
+unsafe fn elements<S: Sink>(src: Source, len: usize, sink: &mut S) {
     let (ty, src) = match src {
         Source::Blocks(ty, src) => (ty, src),
         // SAFETY: the caller's promise.
-        Source::Packed(packed, at) => return unsafe { packed::elements::<S>(packed, at, dst) },
+        Source::Packed(packed, at) => return unsafe { packed::elements(packed, at, len, sink) },
     };
+    // In groups of as many blocks as have all lanes of a product, so that the compiler knows each element's lane.
+    macro_rules! blocks {
+        ($bytes:literal, $len:literal, $one:ident) => {{
+            const GROUP: usize = LANES.div_ceil($len);
+            let (groups, last) = src.as_chunks::<$bytes>().0.as_chunks::<GROUP>();
+            for (i, group) in groups.iter().enumerate() {
+                sink.soon(group.as_flattened());
+                for (j, block) in group.iter().enumerate() {
+                    $one(block, At($len * GROUP * i, $len * j), sink);
+                }
+            }
+            for (j, block) in (0..GROUP).zip(last) {
+                $one(block, At($len * GROUP * groups.len(), $len * j), sink);
+            }
+        }};
+    }
     // SAFETY: the caller's promise.
     unsafe {
         match ty {
-            BlockType::F32 | BlockType::F16 | BlockType::BF16 => floats::<S>(ty, src, dst),
-            BlockType::Q8_0 => blocks(src, dst, |b: &[u8; 34], y: &mut [S::Out; 32]| q8_0::<S>(b, y)),
-            BlockType::Q4_0 => blocks(src, dst, |b: &[u8; 18], y: &mut [S::Out; 32]| q4_0::<S>(b, y)),
-            BlockType::Q4_1 => blocks(src, dst, |b: &[u8; 20], y: &mut [S::Out; 32]| q4_1::<S>(b, y)),
-            BlockType::Q5_0 => blocks(src, dst, |b: &[u8; 22], y: &mut [S::Out; 32]| q5_0::<S>(b, y)),
-            BlockType::Q5_1 => blocks(src, dst, |b: &[u8; 24], y: &mut [S::Out; 32]| q5_1::<S>(b, y)),
-            BlockType::Q4_K => blocks(src, dst, |b: &[u8; 144], y: &mut [S::Out; 256]| q4_k::<S>(b, y)),
-            BlockType::Q5_K => blocks(src, dst, |b: &[u8; 176], y: &mut [S::Out; 256]| q5_k::<S>(b, y)),
-            BlockType::Q6_K => blocks(src, dst, |b: &[u8; 210], y: &mut [S::Out; 256]| q6_k::<S>(b, y)),
+            BlockType::F32 | BlockType::F16 | BlockType::BF16 => floats(ty, src, sink),
+            BlockType::Q8_0 => blocks!(34, 32, q8_0),
+            BlockType::Q4_0 => blocks!(18, 32, q4_0),
+            BlockType::Q4_1 => blocks!(20, 32, q4_1),
+            BlockType::Q5_0 => blocks!(22, 32, q5_0),
+            BlockType::Q5_1 => blocks!(24, 32, q5_1),
+            BlockType::Q4_K => blocks!(144, 256, q4_k),
+            BlockType::Q5_K => blocks!(176, 256, q5_k),
+            BlockType::Q6_K => blocks!(210, 256, q6_k),
         }
     }
 }
 
 #[inline(always)]
-fn blocks<T, const BYTES: usize, const LEN: usize>(
-    src: &[u8],
-    dst: &mut [T],
-    one: impl Fn(&[u8; BYTES], &mut [T; LEN]),
-) {
-    for (block, y) in src.as_chunks().0.iter().zip(dst.as_chunks_mut().0) {
-        one(block, y);
-    }
-}
-
-#[inline(always)]
-unsafe fn floats<S: Sixteen>(ty: BlockType, src: &[u8], dst: &mut [S::Out]) {
-    let bytes = 16 * ty.block_bytes();
-    for (from, to) in src.chunks(bytes).zip(dst.chunks_mut(16)) {
-        let (mut padded, mut copy) = ([0; 64], [S::Out::default(); 16]);
-        let whole = to.len() == 16;
-        padded[..from.len()].copy_from_slice(from);
-        let at = if whole { from.as_ptr() } else { padded.as_ptr() };
-        let out = if whole { to.as_mut_ptr() } else { copy.as_mut_ptr() };
-        // SAFETY: `at` has 16 elements, and `out` room for as many.
-        unsafe {
-            match ty {
-                BlockType::F16 => S::halves(at, out),
-                BlockType::BF16 => S::brains(at, out),
-                _ => S::singles(at, out),
+unsafe fn floats<S: Sink>(ty: BlockType, src: &[u8], sink: &mut S) {
+    macro_rules! runs {
+        ($bytes:literal, ($sink:ident, $at:ident, $from:ident) => $put:expr) => {{
+            let $sink = sink;
+            let (groups, last) = src.as_chunks::<{ 16 * $bytes }>().0.as_chunks::<{ LANES / 16 }>();
+            for (i, group) in groups.iter().enumerate() {
+                $sink.soon(group.as_flattened());
+                for (j, run) in group.iter().enumerate() {
+                    let ($at, $from) = (At(LANES * i, 16 * j), run.as_ptr());
+                    $put;
+                }
             }
-        }
-        if !whole {
-            to.copy_from_slice(&copy[..to.len()]);
+            for (j, run) in (0..LANES / 16).zip(last) {
+                let ($at, $from) = (At(LANES * groups.len(), 16 * j), run.as_ptr());
+                $put;
+            }
+        }};
+    }
+    // SAFETY: runs have 16 elements; the rest is the caller's promise.
+    unsafe {
+        match ty {
+            BlockType::F16 => runs!(2, (sink, at, from) => sink.put(at, S::Sixteen::halves(from))),
+            BlockType::BF16 => runs!(2, (sink, at, from) => sink.brains(at, from)),
+            _ => runs!(4, (sink, at, from) => sink.put(at, S::Sixteen::singles(from))),
         }
     }
 }
 
-/// Elements `at..at + 16` of a block: `d q + m`.
+/// Elements `at..at + 16`: `d q + m`.
 #[inline(always)]
-unsafe fn put<S: Sixteen>(q: Bytes, d: f32, m: f32, y: &mut [S::Out], at: usize) {
-    // SAFETY: the slice has room for 16; the instructions are the caller's promise.
-    unsafe { S::affine(q, d, m, y[at..at + 16].as_mut_ptr()) }
+unsafe fn put<S: Sink>(q: Bytes, [d, m]: [Number<S>; 2], sink: &mut S, at: At) {
+    // SAFETY: the caller's promise.
+    unsafe { sink.put(at, S::Sixteen::affine(q, d, m)) }
+}
+
+/// A scale from a half float, and no minimum.
+#[inline(always)]
+unsafe fn scale<S: Sink>(block: &[u8], at: usize) -> [Number<S>; 2] {
+    // SAFETY: the caller's promise.
+    unsafe { [S::Sixteen::half(block, at), S::Sixteen::number(NONE)] }
 }
 
 #[inline(always)]
-unsafe fn q8_0<S: Sixteen>(block: &[u8; 34], y: &mut [S::Out; 32]) {
+unsafe fn q8_0<S: Sink>(block: &[u8; 34], at: At, sink: &mut S) {
     // SAFETY: the caller's promise, here and in the layouts below.
     unsafe {
-        let d = half(block, 0);
-        put::<S>(bytes(block, 2), d, NONE, y, 0);
-        put::<S>(bytes(block, 18), d, NONE, y, 16);
+        let by = scale::<S>(block, 0);
+        put(bytes(block, 2), by, sink, at);
+        put(bytes(block, 18), by, sink, at + 16);
     }
 }
 
 #[inline(always)]
-unsafe fn q4_0<S: Sixteen>(block: &[u8; 18], y: &mut [S::Out; 32]) {
+unsafe fn q4_0<S: Sink>(block: &[u8; 18], at: At, sink: &mut S) {
+    // SAFETY: as q8_0.
+    unsafe { sink.nibbles::<0, 4>(at, [bytes(block, 2); 2], -8, scale::<S>(block, 0)) }
+}
+
+#[inline(always)]
+unsafe fn q4_1<S: Sink>(block: &[u8; 20], at: At, sink: &mut S) {
+    // SAFETY: as q8_0.
+    unsafe { sink.nibbles::<0, 4>(at, [bytes(block, 4); 2], 0, S::Sixteen::two_halves(block, 0)) }
+}
+
+#[inline(always)]
+unsafe fn q5_0<S: Sink>(block: &[u8; 22], at: At, sink: &mut S) {
     // SAFETY: as q8_0.
     unsafe {
-        let (d, q) = (half(block, 0), bytes(block, 2));
-        S::nibbles([bits::<0>(q, 15), bits::<4>(q, 15)], -8, d, NONE, y.as_mut_ptr());
+        let (by, q) = (scale::<S>(block, 0), bytes(block, 6));
+        put(add(or(bits::<0>(q, 15), fifth(block, 2)), -16), by, sink, at);
+        put(add(or(bits::<4>(q, 15), fifth(block, 4)), -16), by, sink, at + 16);
     }
 }
 
 #[inline(always)]
-unsafe fn q4_1<S: Sixteen>(block: &[u8; 20], y: &mut [S::Out; 32]) {
+unsafe fn q5_1<S: Sink>(block: &[u8; 24], at: At, sink: &mut S) {
     // SAFETY: as q8_0.
     unsafe {
-        let (d, m, q) = (half(block, 0), half(block, 2), bytes(block, 4));
-        S::nibbles([bits::<0>(q, 15), bits::<4>(q, 15)], 0, d, m, y.as_mut_ptr());
-    }
-}
-
-#[inline(always)]
-unsafe fn q5_0<S: Sixteen>(block: &[u8; 22], y: &mut [S::Out; 32]) {
-    // SAFETY: as q8_0.
-    unsafe {
-        let (d, q) = (half(block, 0), bytes(block, 6));
-        put::<S>(add(or(bits::<0>(q, 15), fifth(block, 2)), -16), d, NONE, y, 0);
-        put::<S>(add(or(bits::<4>(q, 15), fifth(block, 4)), -16), d, NONE, y, 16);
-    }
-}
-
-#[inline(always)]
-unsafe fn q5_1<S: Sixteen>(block: &[u8; 24], y: &mut [S::Out; 32]) {
-    // SAFETY: as q8_0.
-    unsafe {
-        let (d, m, q) = (half(block, 0), half(block, 2), bytes(block, 8));
-        put::<S>(or(bits::<0>(q, 15), fifth(block, 4)), d, m, y, 0);
-        put::<S>(or(bits::<4>(q, 15), fifth(block, 6)), d, m, y, 16);
+        let (by, q) = (S::Sixteen::two_halves(block, 0), bytes(block, 8));
+        put(or(bits::<0>(q, 15), fifth(block, 4)), by, sink, at);
+        put(or(bits::<4>(q, 15), fifth(block, 6)), by, sink, at + 16);
     }
 }
 
 /// `d scale` and `-(m min)` of the 8 groups of Q4_K and Q5_K; adding a negative is subtracting.
 #[inline(always)]
-unsafe fn groups(block: &[u8]) -> [(f32, f32); 8] {
+unsafe fn groups(block: &[u8]) -> [[f32; 2]; 8] {
     // SAFETY: as q8_0.
     let (d, m) = unsafe { (half(block, 0), half(block, 2)) };
     let packed = &block[4..16];
-    let mut out = [(0.0, 0.0); 8];
+    let mut out = [[0.0; 2]; 8];
     for g in 0..4 {
         let (a, b, c) = (packed[g], packed[g + 4], packed[g + 8]);
-        out[g] = (d * f32::from(a & 63), -(m * f32::from(b & 63)));
+        out[g] = [d * f32::from(a & 63), -(m * f32::from(b & 63))];
         let (scale, min) = ((c & 15) | ((a >> 2) & 0x30), (c >> 4) | ((b >> 2) & 0x30));
-        out[g + 4] = (d * f32::from(scale), -(m * f32::from(min)));
+        out[g + 4] = [d * f32::from(scale), -(m * f32::from(min))];
     }
     out
 }
 
+/// Both numbers of a group.
 #[inline(always)]
-unsafe fn q4_k<S: Sixteen>(block: &[u8; 144], y: &mut [S::Out; 256]) {
+unsafe fn numbers<S: Sink>([d, m]: [f32; 2]) -> [Number<S>; 2] {
+    // SAFETY: as q8_0.
+    unsafe { [S::Sixteen::number(d), S::Sixteen::number(m)] }
+}
+
+#[inline(always)]
+unsafe fn q4_k<S: Sink>(block: &[u8; 144], at: At, sink: &mut S) {
     // SAFETY: as q8_0.
     unsafe {
         let groups = groups(block);
-        for (c, y) in y.as_chunks_mut::<64>().0.iter_mut().enumerate() {
-            let [(d0, m0), (d1, m1)] = [groups[2 * c], groups[2 * c + 1]];
-            let (a, b) = (bytes(block, 16 + 32 * c), bytes(block, 32 + 32 * c));
-            S::nibbles([bits::<0>(a, 15), bits::<0>(b, 15)], 0, d0, m0, y.as_mut_ptr());
-            S::nibbles([bits::<4>(a, 15), bits::<4>(b, 15)], 0, d1, m1, y[32..].as_mut_ptr());
+        for c in 0..4 {
+            let q = [bytes(block, 16 + 32 * c), bytes(block, 32 + 32 * c)];
+            sink.nibbles::<0, 0>(at + 64 * c, q, 0, numbers::<S>(groups[2 * c]));
+            sink.nibbles::<4, 4>(at + 64 * c + 32, q, 0, numbers::<S>(groups[2 * c + 1]));
         }
     }
 }
 
 #[inline(always)]
-unsafe fn q5_k<S: Sixteen>(block: &[u8; 176], y: &mut [S::Out; 256]) {
+unsafe fn q5_k<S: Sink>(block: &[u8; 176], at: At, sink: &mut S) {
     // SAFETY: as q8_0.
     unsafe {
         let groups = groups(block);
         for part in 0..2 {
             let mut high = bytes(block, 16 + 16 * part);
             for c in 0..4 {
-                let [(d0, m0), (d1, m1)] = [groups[2 * c], groups[2 * c + 1]];
                 let q = bytes(block, 48 + 32 * c + 16 * part);
                 // Bits 2c and 2c + 1 of `high`, moved to bit 4.
                 let first = left::<4>(bits::<0>(high, 1));
                 let second = left::<3>(bits::<0>(high, 2));
-                put::<S>(or(bits::<0>(q, 15), first), d0, m0, y, 64 * c + 16 * part);
-                put::<S>(or(bits::<4>(q, 15), second), d1, m1, y, 64 * c + 32 + 16 * part);
+                let at = at + 64 * c + 16 * part;
+                put(or(bits::<0>(q, 15), first), numbers::<S>(groups[2 * c]), sink, at);
+                put(or(bits::<4>(q, 15), second), numbers::<S>(groups[2 * c + 1]), sink, at + 32);
                 high = bits::<2>(high, 63);
             }
         }
@@ -206,15 +402,19 @@ unsafe fn q5_k<S: Sixteen>(block: &[u8; 176], y: &mut [S::Out; 256]) {
 }
 
 #[inline(always)]
-unsafe fn q6_k<S: Sixteen>(block: &[u8; 210], y: &mut [S::Out; 256]) {
+unsafe fn q6_k<S: Sink>(block: &[u8; 210], at: At, sink: &mut S) {
     // SAFETY: as q8_0.
     unsafe {
         let d = half(block, 208);
+        let mut scales = [0.0; 16];
+        for (scale, byte) in scales.iter_mut().zip(&block[192..208]) {
+            *scale = d * f32::from(*byte as i8);
+        }
         for part in 0..4 {
             // Part `p` of a half: bytes 16 p.. of its 32 high bytes, whose four pairs of bits belong to runs of 32 elements.
-            let (side, at) = (part / 2, part % 2 * 16);
-            let high = bytes(block, 128 + 32 * side + at);
-            let low = [bytes(block, 64 * side + at), bytes(block, 64 * side + 32 + at)];
+            let (side, place) = (part / 2, part % 2 * 16);
+            let high = bytes(block, 128 + 32 * side + place);
+            let low = [bytes(block, 64 * side + place), bytes(block, 64 * side + 32 + place)];
             let q = [
                 or(bits::<0>(low[0], 15), left::<4>(bits::<0>(high, 3))),
                 or(bits::<0>(low[1], 15), left::<4>(bits::<2>(high, 3))),
@@ -222,8 +422,8 @@ unsafe fn q6_k<S: Sixteen>(block: &[u8; 210], y: &mut [S::Out; 256]) {
                 or(bits::<4>(low[1], 15), left::<4>(bits::<6>(high, 3))),
             ];
             for (run, q) in q.into_iter().enumerate() {
-                let scale = f32::from(block[192 + 8 * side + 2 * run + at / 16] as i8);
-                put::<S>(add(q, -32), d * scale, NONE, y, 128 * side + 32 * run + at);
+                let by = numbers::<S>([scales[8 * side + 2 * run + place / 16], NONE]);
+                put(add(q, -32), by, sink, at + 128 * side + 32 * run + place);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 use super::Source;
-use super::layouts::{self, Sixteen};
+use super::layouts::{self, At, Floats, Number, Sink, Sixteen, Writer};
 
 /// Sixteen small integers.
 pub(super) type Bytes = uint8x16_t;
@@ -74,81 +74,77 @@ pub(super) fn fifth(block: &[u8], at: usize) -> Bytes {
     }
 }
 
-/// `d q + m` for 16 signed bytes, product and sum rounded one by one.
-#[inline(always)]
-fn affine(q: Bytes, d: f32, m: f32) -> [float32x4_t; 4] {
-    // SAFETY: as `half`.
-    unsafe {
-        let (d, m) = (vdupq_n_f32(d), vdupq_n_f32(m));
-        let q = vreinterpretq_s8_u8(q);
-        let (low, high) = (vmovl_s8(vget_low_s8(q)), vmovl_high_s8(q));
-        let each = |q: int32x4_t| vaddq_f32(vmulq_f32(d, vcvtq_f32_s32(q)), m);
-        [
-            each(vmovl_s16(vget_low_s16(low))),
-            each(vmovl_high_s16(low)),
-            each(vmovl_s16(vget_low_s16(high))),
-            each(vmovl_high_s16(high)),
-        ]
-    }
-}
+/// Four times four floats.
+type Fours = [float32x4_t; 4];
 
-/// 16 half floats at `from`, widened.
-#[inline(always)]
-unsafe fn halves(from: *const u8) -> [float32x4_t; 4] {
-    // SAFETY: the caller's promise; bytes may lie at any address.
-    [0, 1, 2, 3].map(|i| unsafe { vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from.add(8 * i)))) })
-}
-
-struct F32;
-struct Bf16;
-
-impl Sixteen for F32 {
-    type Out = f32;
+impl Sixteen for Fours {
+    type Number = float32x4_t;
     #[inline(always)]
-    unsafe fn affine(q: Bytes, d: f32, m: f32, to: *mut f32) {
-        // SAFETY: the trait's contract.
-        unsafe { put(affine(q, d, m), to) }
+    unsafe fn number(x: f32) -> float32x4_t {
+        // SAFETY: as `half`, here and below; lengths are the trait's contract.
+        unsafe { vdupq_n_f32(x) }
     }
-    /// Byte by byte of the floats: loading and storing take them apart and put them together.
     #[inline(always)]
-    unsafe fn lookup(q: [Bytes; 2], values: &[f32; 16], to: *mut f32) {
-        // SAFETY: the trait's contract.
+    unsafe fn half(block: &[u8], at: usize) -> float32x4_t {
+        let bits = u16::from_le_bytes([block[at], block[at + 1]]);
+        // SAFETY: as above.
+        unsafe { vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(bits))) }
+    }
+    #[inline(always)]
+    unsafe fn affine(q: Bytes, d: float32x4_t, m: float32x4_t) -> Fours {
+        // SAFETY: as above.
+        unsafe {
+            let q = vreinterpretq_s8_u8(q);
+            let (low, high) = (vmovl_s8(vget_low_s8(q)), vmovl_high_s8(q));
+            let each = |q: int32x4_t| vaddq_f32(vmulq_f32(d, vcvtq_f32_s32(q)), m);
+            [
+                each(vmovl_s16(vget_low_s16(low))),
+                each(vmovl_high_s16(low)),
+                each(vmovl_s16(vget_low_s16(high))),
+                each(vmovl_high_s16(high)),
+            ]
+        }
+    }
+    /// Byte by byte of the floats, which are taken apart and put together.
+    #[inline(always)]
+    unsafe fn lookup(q: Bytes, values: &[f32; 16]) -> Fours {
+        // SAFETY: as above.
         unsafe {
             let uint8x16x4_t(a, b, c, d) = vld4q_u8(values.as_ptr().cast());
-            for (half, q) in q.into_iter().enumerate() {
-                let [a, b, c, d] = [a, b, c, d].map(|bytes| vqtbl1q_u8(bytes, q));
-                vst4q_u8(to.add(16 * half).cast(), uint8x16x4_t(a, b, c, d));
-            }
+            let [a, b, c, d] = [a, b, c, d].map(|bytes| vqtbl1q_u8(bytes, q));
+            let halves = [vzip1q_u8(a, b), vzip2q_u8(a, b), vzip1q_u8(c, d), vzip2q_u8(c, d)];
+            let [ab, ab_high, cd, cd_high] = halves.map(|x| vreinterpretq_u16_u8(x));
+            [vzip1q_u16(ab, cd), vzip2q_u16(ab, cd), vzip1q_u16(ab_high, cd_high), vzip2q_u16(ab_high, cd_high)]
+                .map(|x| vreinterpretq_f32_u16(x))
         }
     }
     #[inline(always)]
-    unsafe fn singles(from: *const u8, to: *mut f32) {
-        // SAFETY: the trait's contract.
-        unsafe { std::ptr::copy_nonoverlapping(from, to.cast(), 64) }
+    unsafe fn singles(from: *const u8) -> Fours {
+        // SAFETY: as above; bytes may lie at any address.
+        [0, 1, 2, 3].map(|i| unsafe { vreinterpretq_f32_u8(vld1q_u8(from.add(16 * i))) })
     }
     #[inline(always)]
-    unsafe fn halves(from: *const u8, to: *mut f32) {
-        // SAFETY: the trait's contract.
-        unsafe { put(halves(from), to) }
+    unsafe fn halves(from: *const u8) -> Fours {
+        // SAFETY: as above.
+        [0, 1, 2, 3].map(|i| unsafe { vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from.add(8 * i)))) })
     }
     #[inline(always)]
-    unsafe fn brains(from: *const u8, to: *mut f32) {
-        // SAFETY: the trait's contract.
-        unsafe {
-            for i in 0..4 {
-                let bits = vshll_n_u16::<16>(vreinterpret_u16_u8(vld1_u8(from.add(8 * i))));
-                vst1q_f32(to.add(4 * i), vreinterpretq_f32_u32(bits));
-            }
+    unsafe fn brains(from: *const u8) -> Fours {
+        // SAFETY: as above.
+        [0, 1, 2, 3]
+            .map(|i| unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vreinterpret_u16_u8(vld1_u8(from.add(8 * i))))) })
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        for (i, x) in self.into_iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { vst1q_f32(to.add(4 * i), x) };
         }
     }
-}
-
-/// Writes 16 floats.
-#[inline(always)]
-unsafe fn put(x: [float32x4_t; 4], to: *mut f32) {
-    for (i, x) in x.into_iter().enumerate() {
-        // SAFETY: the caller's promise.
-        unsafe { vst1q_f32(to.add(4 * i), x) };
+    #[inline(always)]
+    unsafe fn times(self, x: *const f32, sum: Fours) -> Fours {
+        // SAFETY: as above.
+        [0, 1, 2, 3].map(|i| unsafe { vfmaq_f32(sum[i], self[i], vld1q_f32(x.add(4 * i))) })
     }
 }
 
@@ -169,73 +165,76 @@ pub(crate) fn round(low: float32x4_t, high: float32x4_t) -> uint16x8_t {
     bits
 }
 
-/// Rounds 16 floats to bf16 and writes them.
-#[inline(always)]
-unsafe fn put_bf16(x: [float32x4_t; 4], to: *mut u16) {
-    // SAFETY: the trait's contract.
-    unsafe {
-        vst1q_u16(to, round(x[0], x[1]));
-        vst1q_u16(to.add(8), round(x[2], x[3]));
-    }
-}
+/// Writes bfloat16s, by instructions for them.
+struct Bf16(*mut u16);
 
-/// Writes `values[q]` for 32 integers, rounded to bf16: their low bytes, and their high ones.
-#[inline(always)]
-unsafe fn look_up_bf16(q: [Bytes; 2], values: [float32x4_t; 4], to: *mut u16) {
-    // SAFETY: the trait's contract.
-    unsafe {
-        let first = vreinterpretq_u8_u16(round(values[0], values[1]));
-        let second = vreinterpretq_u8_u16(round(values[2], values[3]));
-        let (lows, highs) = (vuzp1q_u8(first, second), vuzp2q_u8(first, second));
-        for (i, q) in q.into_iter().enumerate() {
-            let (low, high) = (vqtbl1q_u8(lows, q), vqtbl1q_u8(highs, q));
-            vst1q_u16(to.add(16 * i), vreinterpretq_u16_u8(vzip1q_u8(low, high)));
-            vst1q_u16(to.add(16 * i + 8), vreinterpretq_u16_u8(vzip2q_u8(low, high)));
+impl Bf16 {
+    /// `values[q]` for 32 integers, rounded to bf16: their low bytes, and their high ones.
+    #[inline(always)]
+    unsafe fn look_up(&mut self, at: At, q: [Bytes; 2], values: Fours) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let first = vreinterpretq_u8_u16(round(values[0], values[1]));
+            let second = vreinterpretq_u8_u16(round(values[2], values[3]));
+            let (lows, highs) = (vuzp1q_u8(first, second), vuzp2q_u8(first, second));
+            for (i, q) in q.into_iter().enumerate() {
+                let (low, high) = (vqtbl1q_u8(lows, q), vqtbl1q_u8(highs, q));
+                let to = self.0.add(at.number() + 16 * i);
+                vst1q_u16(to, vreinterpretq_u16_u8(vzip1q_u8(low, high)));
+                vst1q_u16(to.add(8), vreinterpretq_u16_u8(vzip2q_u8(low, high)));
+            }
         }
     }
 }
 
-impl Sixteen for Bf16 {
-    type Out = u16;
+impl Sink for Bf16 {
+    type Sixteen = Fours;
     #[inline(always)]
-    unsafe fn affine(q: Bytes, d: f32, m: f32, to: *mut u16) {
+    unsafe fn put(&mut self, at: At, x: Fours) {
         // SAFETY: the trait's contract.
-        unsafe { put_bf16(affine(q, d, m), to) }
+        unsafe {
+            vst1q_u16(self.0.add(at.number()), round(x[0], x[1]));
+            vst1q_u16(self.0.add(at.number() + 8), round(x[2], x[3]));
+        }
     }
     /// By a table of the 16 values there can be.
     #[inline(always)]
-    unsafe fn nibbles(q: [Bytes; 2], offset: i8, d: f32, m: f32, to: *mut u16) {
+    unsafe fn nibbles<const A: i32, const B: i32>(&mut self, at: At, q: [Bytes; 2], offset: i8, by: [Number<Self>; 2]) {
         const ALL: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
         // SAFETY: the trait's contract.
         unsafe {
-            look_up_bf16(q, affine(add(vld1q_u8(ALL.as_ptr()), offset), d, m), to);
+            let values = Fours::affine(add(vld1q_u8(ALL.as_ptr()), offset), by[0], by[1]);
+            self.look_up(at, [bits::<A>(q[0], 15), bits::<B>(q[1], 15)], values);
         }
     }
     #[inline(always)]
-    unsafe fn lookup(q: [Bytes; 2], values: &[f32; 16], to: *mut u16) {
+    unsafe fn lookup(&mut self, at: At, q: [Bytes; 2], values: &[f32; 16]) {
         // SAFETY: the trait's contract.
-        unsafe { look_up_bf16(q, [0, 4, 8, 12].map(|at| vld1q_f32(values.as_ptr().add(at))), to) }
+        unsafe { self.look_up(at, q, Fours::singles(values.as_ptr().cast())) }
     }
     #[inline(always)]
-    unsafe fn singles(from: *const u8, to: *mut u16) {
+    unsafe fn brains(&mut self, at: At, from: *const u8) {
         // SAFETY: the trait's contract.
-        unsafe { put_bf16([0, 1, 2, 3].map(|i| vreinterpretq_f32_u8(vld1q_u8(from.add(16 * i)))), to) }
+        unsafe { std::ptr::copy_nonoverlapping(from, self.0.add(at.number()).cast(), 32) }
     }
+}
+
+impl Writer for Bf16 {
+    type Out = u16;
     #[inline(always)]
-    unsafe fn halves(from: *const u8, to: *mut u16) {
-        // SAFETY: the trait's contract.
-        unsafe { put_bf16(halves(from), to) }
-    }
-    #[inline(always)]
-    unsafe fn brains(from: *const u8, to: *mut u16) {
-        // SAFETY: the trait's contract.
-        unsafe { std::ptr::copy_nonoverlapping(from, to.cast(), 32) }
+    fn to(to: *mut u16) -> Self {
+        Self(to)
     }
 }
 
 pub(super) fn f32(src: Source, dst: &mut [f32]) {
     // SAFETY: NEON is part of every 64-bit Arm; the lengths agree by the caller's check.
-    unsafe { layouts::row::<F32>(src, dst) }
+    unsafe { layouts::write::<Floats<Fours>>(src, dst) }
+}
+
+pub(super) fn dots(src: Source, x: &[f32], out: &mut [f32]) {
+    // SAFETY: as `f32`.
+    unsafe { layouts::dots::<Fours>(src, x, out) }
 }
 
 /// # Safety
@@ -243,5 +242,5 @@ pub(super) fn f32(src: Source, dst: &mut [f32]) {
 #[target_feature(enable = "neon,bf16")]
 pub(super) unsafe fn bf16(src: Source, dst: &mut [u16]) {
     // SAFETY: the feature is enabled here; the lengths agree by the caller's check.
-    unsafe { layouts::row::<Bf16>(src, dst) }
+    unsafe { layouts::write::<Bf16>(src, dst) }
 }

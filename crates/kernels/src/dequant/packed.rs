@@ -2,65 +2,65 @@
 //! 16 values that there can be in its run; what is packed otherwise, or begins or ends inside such a run, goes through the reference.
 
 use super::arch::{Bytes, bits, bytes, zip};
-use super::layouts::Sixteen;
+use super::layouts::{At, Sink, Sixteen};
 use crate::blocks::{Meaning, Packed, rounded_to};
 
 /// Elements that are looked up at once.
 const RUN: usize = 32;
 
-/// Writes the elements from `at` on.
+/// Gives `len` elements, a multiple of 32, from `at` on to `sink`.
 ///
 /// # Safety
-/// The processor has `S`'s instructions and those of `arch`.
+/// The processor has the sink's instructions and those of `arch`, and the sink has places for as many elements.
 #[inline(always)]
-pub(super) unsafe fn elements<S: Sixteen>(packed: &Packed<&[u8]>, at: usize, dst: &mut [S::Out]) {
+pub(super) unsafe fn elements<S: Sink>(packed: &Packed<&[u8]>, at: usize, len: usize, sink: &mut S) {
     let quick = packed.bits == 4 && packed.run.is_multiple_of(RUN) && at.is_multiple_of(RUN);
-    if !quick {
-        // SAFETY: the caller's promise.
-        return unsafe { plainly::<S>(packed, at, dst) };
-    }
     let table = match packed.meaning {
-        Meaning::Table { table, .. } => std::array::from_fn(|q| table.at(q)),
-        Meaning::Affine { .. } => [0.0; 16],
+        Meaning::Table { table, .. } if quick => std::array::from_fn(|q| table.at(q)),
+        Meaning::Affine { .. } | Meaning::Table { .. } => [0.0; 16],
     };
-    let (mut at, mut run, mut rest) = (at, at / packed.run, dst);
-    while !rest.is_empty() {
-        let values = of_run(packed, run, &table);
-        run += 1;
-        let (of_run, after) = rest.split_at_mut(rest.len().min(run * packed.run - at));
-        rest = after;
-        let (whole, part) = of_run.as_chunks_mut::<RUN>();
-        for dst in whole {
+    let (mut values, mut of) = ([0.0; 16], usize::MAX);
+    // Two runs at once, so that the compiler knows an element's lane in a product.
+    for first in (0..len).step_by(2 * RUN) {
+        for i in 0..2 {
+            let place = At(first, i * RUN);
+            if place.number() == len {
+                break;
+            }
+            let at = at + place.number();
+            if !quick {
+                // SAFETY: the caller's promise.
+                unsafe { plainly(packed, at, place, sink) };
+                continue;
+            }
+            if of != at / packed.run {
+                of = at / packed.run;
+                values = of_run(packed, of, &table);
+            }
             let integers = bytes(packed.integers, at / 2);
             let (low, high) = (bits::<0>(integers, 15), bits::<4>(integers, 15));
             let q: [Bytes; 2] = match packed.meaning {
                 Meaning::Affine { .. } => zip(low, high),
                 Meaning::Table { .. } => zip(high, low),
             };
-            // SAFETY: there are 32 places; the rest is the caller's promise.
-            unsafe { S::lookup(q, &values, dst.as_mut_ptr()) };
-            at += RUN;
+            // SAFETY: the caller's promise.
+            unsafe { sink.lookup(place, q, &values) };
         }
-        // SAFETY: the caller's promise.
-        unsafe { plainly::<S>(packed, at, part) };
     }
 }
 
-/// [`elements`] by the reference.
+/// 32 elements from `at` on by the reference.
 ///
 /// # Safety
-/// As there.
+/// As [`elements`].
 #[inline(always)]
-unsafe fn plainly<S: Sixteen>(packed: &Packed<&[u8]>, at: usize, dst: &mut [S::Out]) {
-    for (at, dst) in (at..).step_by(RUN).zip(dst.chunks_mut(RUN)) {
-        let (mut floats, mut out) = ([0.0; RUN], [S::Out::default(); RUN]);
-        packed.read(at, &mut floats[..dst.len()]);
-        // SAFETY: both have twice 16 places; the rest is the caller's promise.
-        unsafe {
-            S::singles(floats.as_ptr().cast(), out.as_mut_ptr());
-            S::singles(floats[16..].as_ptr().cast(), out[16..].as_mut_ptr());
-        }
-        dst.copy_from_slice(&out[..dst.len()]);
+unsafe fn plainly<S: Sink>(packed: &Packed<&[u8]>, at: usize, place: At, sink: &mut S) {
+    let mut floats = [0.0_f32; RUN];
+    packed.read(at, &mut floats);
+    // SAFETY: there are twice 16 floats; the rest is the caller's promise.
+    unsafe {
+        sink.put(place, S::Sixteen::singles(floats.as_ptr().cast()));
+        sink.put(place + 16, S::Sixteen::singles(floats[16..].as_ptr().cast()));
     }
 }
 

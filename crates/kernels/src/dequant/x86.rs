@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Source;
-use super::layouts::{self, Sixteen};
+use super::layouts::{self, At, Floats, Number, Sink, Sixteen, Writer};
 
 /// Sixteen small integers.
 pub(super) type Bytes = __m128i;
@@ -78,186 +78,258 @@ pub(super) unsafe fn fifth(block: &[u8], at: usize) -> Bytes {
     }
 }
 
-struct Avx512;
-struct Avx512Bf16;
-struct Avx2;
-
-impl Sixteen for Avx512 {
-    type Out = f32;
+impl Sixteen for __m512 {
+    type Number = __m512;
     #[inline(always)]
-    unsafe fn affine(q: __m128i, d: f32, m: f32, to: *mut Self::Out) {
-        // SAFETY: the trait's contract.
+    unsafe fn number(x: f32) -> __m512 {
+        // SAFETY: the trait's contract, here and below.
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn half(block: &[u8], at: usize) -> __m512 {
+        let bits = i16::from_le_bytes([block[at], block[at + 1]]);
+        // SAFETY: as above.
+        unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(bits)) }
+    }
+    /// Widened together.
+    #[inline(always)]
+    unsafe fn two_halves(block: &[u8], at: usize) -> [__m512; 2] {
+        let bits = i32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+        // SAFETY: as above.
         unsafe {
-            let q = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
-            _mm512_storeu_ps(to, _mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(d), q), _mm512_set1_ps(m)));
+            let both = _mm512_cvtph_ps(_mm256_set1_epi32(bits));
+            [_mm512_moveldup_ps(both), _mm512_movehdup_ps(both)]
         }
     }
     #[inline(always)]
-    unsafe fn lookup(q: [__m128i; 2], values: &[f32; 16], to: *mut f32) {
-        // SAFETY: the trait's contract.
+    unsafe fn affine(q: __m128i, d: __m512, m: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_add_ps(_mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q))), m) }
+    }
+    /// By a table of the 16 values there can be; a look-up takes no notice of more than four bits.
+    #[inline(always)]
+    unsafe fn nibbles<const SHIFT: i32>(q: __m128i, offset: i8, d: __m512, m: __m512) -> __m512 {
+        // SAFETY: as above.
         unsafe {
-            let values = _mm512_loadu_ps(values.as_ptr());
-            for (half, q) in q.into_iter().enumerate() {
-                _mm512_storeu_ps(to.add(16 * half), _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(q), values));
-            }
+            let q = _mm512_cvtepu8_epi32(q);
+            let q = if SHIFT == 0 { q } else { _mm512_srli_epi32::<4>(q) };
+            _mm512_permutexvar_ps(q, table(offset, d, m))
         }
     }
     #[inline(always)]
-    unsafe fn singles(from: *const u8, to: *mut Self::Out) {
-        // SAFETY: the trait's contract.
-        unsafe { _mm512_storeu_ps(to, _mm512_loadu_ps(from.cast())) }
+    unsafe fn lookup(q: __m128i, values: &[f32; 16]) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(q), _mm512_loadu_ps(values.as_ptr())) }
     }
     #[inline(always)]
-    unsafe fn halves(from: *const u8, to: *mut Self::Out) {
-        // SAFETY: the trait's contract.
-        unsafe { _mm512_storeu_ps(to, _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))) }
+    unsafe fn singles(from: *const u8) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_loadu_ps(from.cast()) }
     }
     #[inline(always)]
-    unsafe fn brains(from: *const u8, to: *mut Self::Out) {
-        // SAFETY: the trait's contract.
+    unsafe fn halves(from: *const u8) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn brains(from: *const u8) -> __m512 {
+        // SAFETY: as above.
         unsafe {
             let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
-            _mm512_storeu_si512(to.cast(), _mm512_slli_epi32::<16>(bits));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_ps(to, self) }
+    }
+    #[inline(always)]
+    unsafe fn times(self, x: *const f32, sum: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_fmadd_ps(self, _mm512_loadu_ps(x), sum) }
+    }
+}
+
+/// `d (n + offset) + m` for `n` from 0 to 15.
+#[inline(always)]
+unsafe fn table(offset: i8, d: __m512, m: __m512) -> __m512 {
+    // SAFETY: the caller has AVX-512.
+    unsafe {
+        let all = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
+        let all = _mm512_add_ps(all, _mm512_set1_ps(f32::from(offset)));
+        _mm512_add_ps(_mm512_mul_ps(d, all), m)
+    }
+}
+
+/// Writes bfloat16s, as AVX-512 rounds them.
+struct Avx512Bf16(*mut u16);
+
+impl Avx512Bf16 {
+    /// `values[q]` for 32 integers, rounded to bf16.
+    #[inline(always)]
+    unsafe fn look_up(&mut self, at: At, q: [__m128i; 2], values: __m512) {
+        // SAFETY: the trait's contract; the vectors that change type are 32 bytes of plain bits.
+        unsafe {
+            let table = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(values));
+            let q = _mm512_cvtepu8_epi16(_mm256_set_m128i(q[1], q[0]));
+            let found = _mm512_permutexvar_epi16(q, _mm512_castsi256_si512(table));
+            _mm512_storeu_si512(self.0.add(at.number()).cast(), found);
         }
     }
 }
 
-/// Rounds 16 floats to bf16 and writes them.
-#[inline(always)]
-unsafe fn put_bf16(x: __m512, to: *mut u16) {
-    // SAFETY: the trait's contract; both vectors are 32 bytes of plain bits.
-    unsafe {
-        let bits = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x));
-        _mm256_storeu_si256(to.cast(), bits);
-    }
-}
-
-/// Writes `values[q]` for 32 integers, rounded to bf16.
-#[inline(always)]
-unsafe fn look_up_bf16(q: [__m128i; 2], values: __m512, to: *mut u16) {
-    // SAFETY: the trait's contract; the vectors that change type are 32 bytes of plain bits.
-    unsafe {
-        let table = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(values));
-        let q = _mm512_cvtepu8_epi16(_mm256_set_m128i(q[1], q[0]));
-        _mm512_storeu_si512(to.cast(), _mm512_permutexvar_epi16(q, _mm512_castsi256_si512(table)));
-    }
-}
-
-impl Sixteen for Avx512Bf16 {
-    type Out = u16;
+impl Sink for Avx512Bf16 {
+    type Sixteen = __m512;
     #[inline(always)]
-    unsafe fn affine(q: __m128i, d: f32, m: f32, to: *mut u16) {
-        // SAFETY: the trait's contract.
+    unsafe fn put(&mut self, at: At, x: __m512) {
+        // SAFETY: the trait's contract; both vectors are 32 bytes of plain bits.
         unsafe {
-            let q = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
-            put_bf16(_mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(d), q), _mm512_set1_ps(m)), to);
+            let bits = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x));
+            _mm256_storeu_si256(self.0.add(at.number()).cast(), bits);
         }
     }
     /// By a table of the 16 values there can be.
     #[inline(always)]
-    unsafe fn nibbles(q: [__m128i; 2], offset: i8, d: f32, m: f32, to: *mut u16) {
+    unsafe fn nibbles<const A: i32, const B: i32>(&mut self, at: At, q: [Bytes; 2], offset: i8, by: [Number<Self>; 2]) {
         // SAFETY: the trait's contract.
-        unsafe {
-            let all = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
-            let all = _mm512_add_ps(all, _mm512_set1_ps(f32::from(offset)));
-            let values = _mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(d), all), _mm512_set1_ps(m));
-            look_up_bf16(q, values, to);
-        }
+        unsafe { self.look_up(at, [bits::<A>(q[0], 15), bits::<B>(q[1], 15)], table(offset, by[0], by[1])) }
     }
     #[inline(always)]
-    unsafe fn lookup(q: [__m128i; 2], values: &[f32; 16], to: *mut u16) {
+    unsafe fn lookup(&mut self, at: At, q: [Bytes; 2], values: &[f32; 16]) {
         // SAFETY: the trait's contract.
-        unsafe { look_up_bf16(q, _mm512_loadu_ps(values.as_ptr()), to) }
+        unsafe { self.look_up(at, q, _mm512_loadu_ps(values.as_ptr())) }
     }
     #[inline(always)]
-    unsafe fn singles(from: *const u8, to: *mut u16) {
+    unsafe fn brains(&mut self, at: At, from: *const u8) {
         // SAFETY: the trait's contract.
-        unsafe { put_bf16(_mm512_loadu_ps(from.cast()), to) }
-    }
-    #[inline(always)]
-    unsafe fn halves(from: *const u8, to: *mut u16) {
-        // SAFETY: the trait's contract.
-        unsafe { put_bf16(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast())), to) }
-    }
-    #[inline(always)]
-    unsafe fn brains(from: *const u8, to: *mut u16) {
-        // SAFETY: the trait's contract.
-        unsafe { _mm256_storeu_si256(to.cast(), _mm256_loadu_si256(from.cast())) }
+        unsafe { _mm256_storeu_si256(self.0.add(at.number()).cast(), _mm256_loadu_si256(from.cast())) }
     }
 }
 
-impl Sixteen for Avx2 {
-    type Out = f32;
+impl Writer for Avx512Bf16 {
+    type Out = u16;
     #[inline(always)]
-    unsafe fn affine(q: __m128i, d: f32, m: f32, to: *mut Self::Out) {
-        // SAFETY: the trait's contract.
+    fn to(to: *mut u16) -> Self {
+        Self(to)
+    }
+}
+
+/// Twice eight floats.
+type Eights = [__m256; 2];
+
+impl Sixteen for Eights {
+    type Number = __m256;
+    #[inline(always)]
+    unsafe fn number(x: f32) -> __m256 {
+        // SAFETY: the trait's contract, here and below.
+        unsafe { _mm256_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn half(block: &[u8], at: usize) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_set1_ps(half(block, at)) }
+    }
+    #[inline(always)]
+    unsafe fn affine(q: __m128i, d: __m256, m: __m256) -> Eights {
+        // SAFETY: as above.
         unsafe {
-            for (half, q) in [q, _mm_srli_si128::<8>(q)].into_iter().enumerate() {
-                let q = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q));
-                let y = _mm256_add_ps(_mm256_mul_ps(_mm256_set1_ps(d), q), _mm256_set1_ps(m));
-                _mm256_storeu_ps(to.add(8 * half), y);
-            }
+            let [low, high] = [_mm256_cvtepi8_epi32(q), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(q))];
+            [
+                _mm256_add_ps(_mm256_mul_ps(d, _mm256_cvtepi32_ps(low)), m),
+                _mm256_add_ps(_mm256_mul_ps(d, _mm256_cvtepi32_ps(high)), m),
+            ]
         }
     }
     /// Of the lower eight and of the upper eight, chosen by the fourth bit.
     #[inline(always)]
-    unsafe fn lookup(q: [__m128i; 2], values: &[f32; 16], to: *mut f32) {
-        // SAFETY: the trait's contract.
+    unsafe fn lookup(q: __m128i, values: &[f32; 16]) -> Eights {
+        // SAFETY: as above.
         unsafe {
-            let [low, high] = [0, 8].map(|at| _mm256_loadu_ps(values.as_ptr().add(at)));
-            for (run, q) in q.into_iter().flat_map(|q| [q, _mm_srli_si128::<8>(q)]).enumerate() {
-                let q = _mm256_cvtepu8_epi32(q);
-                let [low, high] = [low, high].map(|values| _mm256_permutevar8x32_ps(values, q));
-                let upper = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(q));
-                _mm256_storeu_ps(to.add(8 * run), _mm256_blendv_ps(low, high, upper));
-            }
+            let lower = _mm256_loadu_ps(values.as_ptr());
+            let upper = _mm256_loadu_ps(values[8..].as_ptr());
+            let (first, second) = (_mm256_cvtepu8_epi32(q), _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(q)));
+            [look_up_eight(first, lower, upper), look_up_eight(second, lower, upper)]
         }
     }
     #[inline(always)]
-    unsafe fn singles(from: *const u8, to: *mut Self::Out) {
-        // SAFETY: the trait's contract.
+    unsafe fn singles(from: *const u8) -> Eights {
+        // SAFETY: as above.
+        unsafe { [_mm256_loadu_ps(from.cast()), _mm256_loadu_ps(from.add(32).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn halves(from: *const u8) -> Eights {
+        // SAFETY: as above.
         unsafe {
-            for half in 0..2 {
-                _mm256_storeu_ps(to.add(8 * half), _mm256_loadu_ps(from.add(32 * half).cast()));
-            }
+            let (low, high) = (_mm_loadu_si128(from.cast()), _mm_loadu_si128(from.add(16).cast()));
+            [_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)]
         }
     }
     #[inline(always)]
-    unsafe fn halves(from: *const u8, to: *mut Self::Out) {
-        // SAFETY: the trait's contract.
+    unsafe fn brains(from: *const u8) -> Eights {
+        // SAFETY: as above.
         unsafe {
-            for half in 0..2 {
-                let bits = _mm_loadu_si128(from.add(16 * half).cast());
-                _mm256_storeu_ps(to.add(8 * half), _mm256_cvtph_ps(bits));
-            }
+            let (low, high) = (_mm_loadu_si128(from.cast()), _mm_loadu_si128(from.add(16).cast()));
+            let (low, high) = (_mm256_cvtepu16_epi32(low), _mm256_cvtepu16_epi32(high));
+            [_mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)), _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high))]
         }
     }
     #[inline(always)]
-    unsafe fn brains(from: *const u8, to: *mut Self::Out) {
-        // SAFETY: the trait's contract.
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: as above.
         unsafe {
-            for half in 0..2 {
-                let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(16 * half).cast()));
-                _mm256_storeu_si256(to.add(8 * half).cast(), _mm256_slli_epi32::<16>(bits));
-            }
+            _mm256_storeu_ps(to, self[0]);
+            _mm256_storeu_ps(to.add(8), self[1]);
         }
+    }
+    #[inline(always)]
+    unsafe fn times(self, x: *const f32, sum: Eights) -> Eights {
+        // SAFETY: as above.
+        unsafe {
+            [
+                _mm256_fmadd_ps(self[0], _mm256_loadu_ps(x), sum[0]),
+                _mm256_fmadd_ps(self[1], _mm256_loadu_ps(x.add(8)), sum[1]),
+            ]
+        }
+    }
+}
+
+/// Of `lower` by the lower three bits, or of `upper` where the fourth is set.
+#[inline(always)]
+unsafe fn look_up_eight(q: __m256i, lower: __m256, upper: __m256) -> __m256 {
+    // SAFETY: the caller has AVX2.
+    unsafe {
+        let (low, high) = (_mm256_permutevar8x32_ps(lower, q), _mm256_permutevar8x32_ps(upper, q));
+        _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(q)))
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 pub(super) unsafe fn avx512(src: Source, dst: &mut [f32]) {
     // SAFETY: the features are enabled here; the lengths agree by the caller's check.
-    unsafe { layouts::row::<Avx512>(src, dst) }
+    unsafe { layouts::write::<Floats<__m512>>(src, dst) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+pub(super) unsafe fn dots_avx512(src: Source, x: &[f32], out: &mut [f32]) {
+    // SAFETY: as `avx512`.
+    unsafe { layouts::dots::<__m512>(src, x, out) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn avx2(src: Source, dst: &mut [f32]) {
-    // SAFETY: the features are enabled here; the lengths agree by the caller's check.
-    unsafe { layouts::row::<Avx2>(src, dst) }
+    // SAFETY: as `avx512`.
+    unsafe { layouts::write::<Floats<Eights>>(src, dst) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn dots_avx2(src: Source, x: &[f32], out: &mut [f32]) {
+    // SAFETY: as `avx512`.
+    unsafe { layouts::dots::<Eights>(src, x, out) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
 pub(super) unsafe fn bf16(src: Source, dst: &mut [u16]) {
-    // SAFETY: the features are enabled here; the lengths agree by the caller's check.
-    unsafe { layouts::row::<Avx512Bf16>(src, dst) }
+    // SAFETY: as `avx512`.
+    unsafe { layouts::write::<Avx512Bf16>(src, dst) }
 }

@@ -8,9 +8,12 @@ use std::arch::x86_64::*;
 use half::bf16;
 
 use crate::avx512::{exp2, interleaved, mask_32, round};
+use crate::fetch;
 
 /// Elements that are worked on together.
 const SPAN: usize = 32;
+/// How far ahead of them values are asked for, in elements.
+const AHEAD: usize = 1024;
 /// `2 sqrt(2/π)`, and that times 0.044715.
 const GELU: [f32; 2] = [1.595_769, 0.071_354_814];
 
@@ -75,6 +78,9 @@ fn sigmoid(y: __m512) -> __m512 {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
 pub(super) unsafe fn forward<const TANH: bool>(gate: &[bf16], up: &[bf16], out: &mut [bf16]) {
     for ((gate, up), out) in gate.chunks(SPAN).zip(up.chunks(SPAN)).zip(out.chunks_mut(SPAN)) {
+        fetch::line(gate.as_ptr().wrapping_add(AHEAD).cast());
+        fetch::line(up.as_ptr().wrapping_add(AHEAD).cast());
+        fetch::line(out.as_ptr().wrapping_add(AHEAD).cast());
         let (x, up) = (load(gate), load(up));
         let mut product = x;
         for ((product, x), up) in product.iter_mut().zip(x).zip(up) {
@@ -91,6 +97,9 @@ pub(super) unsafe fn forward<const TANH: bool>(gate: &[bf16], up: &[bf16], out: 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
 pub(super) unsafe fn backward<const TANH: bool>(gate: &mut [bf16], up: &mut [bf16], g: &[bf16]) {
     for ((gate, up), g) in gate.chunks_mut(SPAN).zip(up.chunks_mut(SPAN)).zip(g.chunks(SPAN)) {
+        fetch::line(gate.as_ptr().wrapping_add(AHEAD).cast());
+        fetch::line(up.as_ptr().wrapping_add(AHEAD).cast());
+        fetch::line(g.as_ptr().wrapping_add(AHEAD).cast());
         let (x, y, g) = (load(gate), load(up), load(g));
         let (mut gate_gradient, mut up_gradient) = (x, y);
         for half in 0..2 {

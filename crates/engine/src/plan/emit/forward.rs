@@ -233,7 +233,7 @@ impl Emitter<'_> {
         if let Mode::Generate { .. } = self.request.mode {
             let out = self.buffer("logits", None, Kind::Loss, decl.rows, None);
             self.logits = Some(out);
-            let scratch = self.matvec().max(lora.map_or(0, |lora| self.head_of_one(lora)));
+            let scratch = lora.map_or(0, |lora| self.head_of_one(lora));
             return Instr::Logits { weight, bias, lora, x: self.at(x), out, scratch: self.scratch(scratch) };
         }
         let rows = scratch::loss_rows(self.request);

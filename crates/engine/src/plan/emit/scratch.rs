@@ -10,10 +10,6 @@ use crate::graph::{Classifier, Factors, ParamId, WeightId};
 use crate::plan::{Machine, Mode, Request, moving};
 
 impl Emitter<'_> {
-    pub(super) fn matvec(&self) -> usize {
-        matmul::matvec_scratch(self.request.machine.threads)
-    }
-
     pub(super) fn attention(&self, heads: Heads) -> usize {
         let m = self.request.machine;
         attention::scratch(heads, self.keys_kept(), m.threads, m.isa, m.precision)
@@ -32,8 +28,7 @@ impl Emitter<'_> {
     /// Forward, with what the adapter `b` adds.
     pub(super) fn nt(&self, weight: WeightId, b: Option<ParamId>) -> usize {
         let rows = self.request.graph.weights[weight.0].rows;
-        let many = nt_part(self.request, weight, rows, self.rows(), self.rank(b));
-        if matches!(self.request.mode, Mode::Generate { .. }) { many.max(self.matvec()) } else { many }
+        nt_part(self.request, weight, rows, self.rows(), self.rank(b))
     }
 
     /// Backward, with what goes through the adapter `a`.
@@ -49,8 +44,7 @@ impl Emitter<'_> {
     pub(super) fn nt_f32(&self, param: ParamId) -> usize {
         let (decl, m) = (self.request.graph.params[param.0], self.request.machine);
         let shape = Shape { ty: BlockType::F32, rows: decl.rank, cols: decl.cols, n: self.rows(), rank: 0 };
-        let many = matmul::nt_scratch(shape, m.threads, m.isa, m.precision);
-        if matches!(self.request.mode, Mode::Generate { .. }) { many.max(self.matvec()) } else { many }
+        matmul::nt_scratch(shape, m.threads, m.isa, m.precision)
     }
 
     pub(super) fn nn_f32(&self, param: ParamId) -> usize {
