@@ -67,6 +67,16 @@ impl Lanes for Register {
     }
 
     #[inline(always)]
+    fn raised(self, before: Self, by: f32) -> Self {
+        // SAFETY: as above.
+        Self(unsafe {
+            let limit = _mm512_add_ps(before.0, _mm512_set1_ps(by));
+            let above = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, limit);
+            _mm512_mask_blend_ps(above, before.0, self.0)
+        })
+    }
+
+    #[inline(always)]
     fn exp(self) -> Self {
         // SAFETY: as above.
         Self(unsafe { exp2(self.0) })
@@ -257,12 +267,12 @@ impl<'a> Kit<'a> for Amx<'_> {
     }
 
     #[inline(always)]
-    fn add(&mut self, z: usize, weights: usize, rows: usize, lanes: usize, sums: &mut [f32]) {
+    fn add(&mut self, z: usize, weights: usize, rows: usize, lanes: usize, begins: bool, sums: &mut [f32]) {
         // A sum goes by whole steps.
         let (pairs, whole) = (rows.div_ceil(2), rows.next_multiple_of(K_TILE) / 2);
         self.down[weights][pairs * TILE..whole * TILE].fill(0.0);
         let z = self.at(self.turned(z));
-        self.product((self.d, lanes, rows), (z, whole), (self.down[weights], TILE), false, sums);
+        self.product((self.d, lanes, rows), (z, whole), (self.down[weights], TILE), begins, sums);
     }
 
     #[inline(always)]

@@ -201,9 +201,9 @@ fn forward<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, out: &Rows, 
     for owner in 0..task.shared {
         kit.own(owner, 0, task.queries(read.q, &rows, task.head + owner), rows.len());
     }
-    sums[..task.shared * size].fill(0.0);
     tops.fill(f32::NEG_INFINITY);
     totals.fill(0.0);
+    let mut begins = true;
     for keys in task.key_tiles(&rows) {
         if !kit.turn_to(keys.start / TILE, keys.len()) {
             kit.meet(0, task.keys(read.k, &keys, kv_head), keys.len());
@@ -213,15 +213,16 @@ fn forward<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, out: &Rows, 
         for (owner, (top, total)) in tops.chunks_exact_mut(TILE).zip(totals.chunks_exact_mut(TILE)).enumerate() {
             kit.scores(owner, 0, keys.len(), lanes, scores);
             if owner > 0 {
-                kit.add(0, 0, keys.len(), lanes, &mut sums[(owner - 1) * size..][..size]);
+                kit.add(0, 0, keys.len(), lanes, begins, &mut sums[(owner - 1) * size..][..size]);
             }
             hide(scores, keys.len(), lanes, all, |r| {
                 visible(segment.seeing(keys.start + r..keys.start + r + 1, heads.window), &rows)
             });
-            let sums = &mut sums[owner * size..][..size];
+            let sums = if begins { &mut [] } else { &mut sums[owner * size..][..size] };
             softmax(kit, (scores, keys.len()), lanes, heads.scale, (top, total), sums);
         }
-        kit.add(0, 0, keys.len(), lanes, &mut sums[(task.shared - 1) * size..][..size]);
+        kit.add(0, 0, keys.len(), lanes, begins, &mut sums[(task.shared - 1) * size..][..size]);
+        begins = false;
     }
     for owner in 0..task.shared {
         let (top, total) = (&tops[owner * TILE..][..TILE], &mut totals[owner * TILE..][..TILE]);
@@ -237,7 +238,11 @@ fn forward<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, out: &Rows, 
     }
 }
 
-/// Turns scores into probabilities relative to the highest score of their lane so far, and shrinks what was summed before.
+/// How far a score may lie above what its lane's are relative to, in the exponent: sums of exponentials as large are as good, and shrinking what was summed
+/// before at every new highest score is a pass over all of it.
+const HEADROOM: f32 = 8.0;
+
+/// Turns scores into probabilities relative to the highest score of their lane so far, or one that is not much lower, and shrinks what was summed before.
 #[inline(always)]
 fn softmax<'a, K: Kit<'a>>(
     kit: &mut K,
@@ -247,6 +252,7 @@ fn softmax<'a, K: Kit<'a>>(
     (top, total): (&mut [f32], &mut [f32]),
     sums: &mut [f32],
 ) {
+    let headroom = HEADROOM / (scale * K::Lanes::UNIT);
     let scale = K::Lanes::all(scale * K::Lanes::UNIT);
     let mut shrinks = [1.0; TILE];
     for first in (0..lanes).step_by(GROUP) {
@@ -256,6 +262,7 @@ fn softmax<'a, K: Kit<'a>>(
             let row: [K::Lanes; 2] = group(&row[first..]);
             highest = [row[0].max(highest[0]), row[1].max(highest[1])];
         }
+        highest = [highest[0].raised(before[0], headroom), highest[1].raised(before[1], headroom)];
         // A lane that has seen nothing yet has no highest score; any finite one gives zeros.
         let mut base = highest;
         for base in &mut base {
@@ -321,7 +328,7 @@ fn query_gradient<'a, K: Kit<'a>>(
             (lse[i], delta[i]) = (-read.lse[at] * K::Lanes::UNIT, -read.delta[at] * heads.scale);
         }
     }
-    sums[..task.shared * size].fill(0.0);
+    let mut begins = true;
     for keys in task.key_tiles(&rows) {
         let tile = keys.start / TILE;
         if !kit.turn_to(tile, keys.len()) {
@@ -348,7 +355,7 @@ fn query_gradient<'a, K: Kit<'a>>(
             kit.scores(owner, 1, keys.len(), lanes, gp);
             if owner > 0 {
                 let (sums, rows) = (&mut sums[(owner - 1) * size..][..size], [&mut *gk_rows, &mut *gv_rows]);
-                end_turn(kit, owner - 1, met, sums, keys_too.then_some(rows));
+                end_turn(kit, owner - 1, met, begins, sums, keys_too.then_some(rows));
             }
             hide(scores, keys.len(), lanes, all, |r| {
                 visible(segment.seeing(keys.start + r..keys.start + r + 1, heads.window), &rows)
@@ -367,7 +374,8 @@ fn query_gradient<'a, K: Kit<'a>>(
             }
         }
         let sums = &mut sums[(task.shared - 1) * size..][..size];
-        end_turn(kit, task.shared - 1, met, sums, keys_too.then_some([&mut *gk_rows, &mut *gv_rows]));
+        end_turn(kit, task.shared - 1, met, begins, sums, keys_too.then_some([&mut *gk_rows, &mut *gv_rows]));
+        begins = false;
         if comes {
             give(gk_rows, to.gk, place, heads.d, keys.len());
             give(gv_rows, to.gv, place, heads.d, keys.len());
@@ -385,10 +393,11 @@ fn end_turn<'a, K: Kit<'a>>(
     kit: &mut K,
     owner: usize,
     (rows, lanes): (usize, usize),
+    begins: bool,
     sums: &mut [f32],
     to: Option<[&mut [f32]; 2]>,
 ) {
-    kit.add(0, 1, rows, lanes, sums);
+    kit.add(0, 1, rows, lanes, begins, sums);
     if let Some([gk, gv]) = to {
         kit.across(owner, 0, 1, rows, lanes, gk);
         kit.across(owner, 1, 0, rows, lanes, gv);
@@ -427,8 +436,7 @@ fn key_gradient<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, to: Gra
     let (gk_sums, gv_sums) = sums[..2 * TILE * padded(heads.d)].split_at_mut(TILE * padded(heads.d));
     kit.own(0, 0, task.keys(read.k, &keys, kv_head), keys.len());
     kit.own(0, 1, task.keys(read.v, &keys, kv_head), keys.len());
-    gk_sums.fill(0.0);
-    gv_sums.fill(0.0);
+    let mut begins = true;
     let seeing = segment.seeing(keys.clone(), heads.window);
     for first in (seeing.start / TILE * TILE..seeing.end).step_by(TILE) {
         // The whole tile, whoever of it sees these keys.
@@ -456,8 +464,9 @@ fn key_gradient<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, to: Gra
                     kit.weigh(1, r, first, gs);
                 }
             }
-            kit.add(1, 0, rows.len(), lanes, gv_sums);
-            kit.add(0, 1, rows.len(), lanes, gk_sums);
+            kit.add(1, 0, rows.len(), lanes, begins, gv_sums);
+            kit.add(0, 1, rows.len(), lanes, begins, gk_sums);
+            begins = false;
         }
     }
     for (to, sums) in [(to.gk, gk_sums), (to.gv, gv_sums)] {

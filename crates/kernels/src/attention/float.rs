@@ -47,6 +47,11 @@ impl Lanes for [f32; LANES] {
     }
 
     #[inline(always)]
+    fn raised(self, before: Self, by: f32) -> Self {
+        from_fn(|i| if self[i] > before[i] + by { self[i] } else { before[i] })
+    }
+
+    #[inline(always)]
     fn exp(mut self) -> Self {
         for x in &mut self {
             *x = exp(*x);
@@ -150,10 +155,10 @@ impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS>
     }
 
     #[inline(always)]
-    fn add(&mut self, z: usize, weights: usize, rows: usize, lanes: usize, sums: &mut [f32]) {
+    fn add(&mut self, z: usize, weights: usize, rows: usize, lanes: usize, begins: bool, sums: &mut [f32]) {
         let z = Left { data: self.turned[z].data, row: 1, k: self.turned[z].stride };
         let weights = View { data: self.weights[weights], stride: TILE };
-        mm::<ROWS, COLS>((self.d, lanes, rows), z, weights, sums, TILE, true);
+        mm::<ROWS, COLS>((self.d, lanes, rows), z, weights, sums, TILE, !begins);
     }
 
     #[inline(always)]

@@ -30,6 +30,8 @@ pub(super) trait Lanes: Copy {
     fn mul_add(self, by: Self, plus: Self) -> Self;
     /// The larger; `other` where `self` is no number.
     fn max(self, other: Self) -> Self;
+    /// `self` where it is above `before` by more than `by`, `before` elsewhere.
+    fn raised(self, before: Self, by: f32) -> Self;
     /// At least as good as a kit's products; exactly 1 for 0 and 0 for minus infinity.
     fn exp(self) -> Self;
 }
@@ -56,8 +58,8 @@ pub(super) trait Kit<'a> {
     fn weigh(&mut self, which: usize, r: usize, lane: usize, weights: Weights<Self::Lanes>);
     /// Takes them for [`Kit::across`].
     fn weigh_across(&mut self, which: usize, r: usize, lane: usize, weights: Weights<Self::Lanes>);
-    /// `sums[e][lane] += z[r][e] weights[r][lane]`, summed over the `rows` rows met.
-    fn add(&mut self, z: usize, weights: usize, rows: usize, lanes: usize, sums: &mut [f32]);
+    /// `sums[e][lane] += z[r][e] weights[r][lane]`, summed over the `rows` rows met; or `=`, where the sum `begins`.
+    fn add(&mut self, z: usize, weights: usize, rows: usize, lanes: usize, begins: bool, sums: &mut [f32]);
     /// `c[r][e] += weights[r][lane] x[lane][e]`, summed over the lanes of `owner`; rows of `c` are as long as [`padded`] says.
     fn across(&mut self, owner: usize, which: usize, weights: usize, rows: usize, lanes: usize, c: &mut [f32]);
     /// `to[lane][e] = sums[e][lane] factor[lane]` for `rows` lanes; row `lane` begins at `at + lane stride`, and the caller owns it.
