@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::TILE;
 use super::body::{self, Read, Sweep, Task, Work};
 use super::kept::{Keeping, Kept};
-use super::kit::{Kit, LANES, Lanes, SQUARE, Weights, padded};
+use super::kit::{Kit, LANES, Lanes, Reach, SQUARE, Weights, padded};
 use crate::amx::{K_TILE, Pair, SIDE, Square, Tiles};
 use crate::avx512::{exp2, interleave, interleaved, mask, round, transpose_16};
 use crate::rows::Rows;
@@ -154,14 +154,15 @@ impl<'a> Amx<'a> {
         }
     }
 
-    /// `c (+)= left right` for `m` rows, `n` columns and `k` of the sum. Rows of `left` are `line` floats apart, those of `right` and `c`
-    /// `width`.
+    /// `c (+)= left right` for `m` rows, `n` columns and `k` of the sum, of which a square of 32 by 32 takes the steps that `part` says for its row and column.
+    /// Rows of `left` are `line` floats apart, those of `right` and `c` `width`.
     #[inline(always)]
     fn product(
         &self,
         (m, n, k): (usize, usize, usize),
         (left, line): (&[f32], usize),
         (right, width): (&[f32], usize),
+        part: impl Fn(usize, usize) -> Range<usize>,
         zero: bool,
         c: &mut [f32],
     ) {
@@ -171,8 +172,16 @@ impl<'a> Amx<'a> {
         assert!(n.next_multiple_of(16) <= width && c.len() >= m.next_multiple_of(16) * width);
         for i in (0..m).step_by(SIDE) {
             for j in (0..n).step_by(SIDE) {
-                let rows = Pair { at: left[i * line..].as_ptr(), line, second: 16 * line, step: K_TILE / 2 };
-                let cols = Pair { at: right[j..].as_ptr(), line: width, second: 16, step: 16 * width };
+                let part = part(i, j);
+                if part.is_empty() {
+                    continue;
+                }
+                assert!(part.end <= steps, "steps {part:?} of {steps}");
+                let (first, steps) = (part.start, part.len());
+                let left = &left[i * line + first * K_TILE / 2..];
+                let rows = Pair { at: left.as_ptr(), line, second: 16 * line, step: K_TILE / 2 };
+                let right = &right[first * 16 * width + j..];
+                let cols = Pair { at: right.as_ptr(), line: width, second: 16, step: 16 * width };
                 let sums = Square { at: c[i * width + j..].as_mut_ptr(), line: width };
                 // SAFETY: tiles of 16 rows up to `m`, of 16 columns up to `n` and of 16 pairs for all steps, checked above.
                 unsafe { self.tiles.sum(rows, cols, steps, zero, sums, m - i > 16, n - j > 16, &mut ()) };
@@ -239,9 +248,11 @@ impl<'a> Kit<'a> for Amx<'_> {
     }
 
     #[inline(always)]
-    fn scores(&mut self, owner: usize, which: usize, rows: usize, lanes: usize, scores: &mut [f32]) {
+    fn scores(&mut self, owner: usize, which: usize, reach: Reach, lanes: usize, scores: &mut [f32]) {
         let (y, x) = (self.at(self.met(which)), &self.forms[self.owned(owner, which)]);
-        self.product((rows, lanes, self.d), (y, self.padded / 2), (x, TILE), true, scores);
+        let (rows, steps) = (all(reach), self.padded / K_TILE);
+        let part = |i: usize, j: usize| 0..if i < reach[j / SIDE] { steps } else { 0 };
+        self.product((rows, lanes, self.d), (y, self.padded / 2), (x, TILE), part, true, scores);
     }
 
     #[inline(always)]
@@ -267,21 +278,26 @@ impl<'a> Kit<'a> for Amx<'_> {
     }
 
     #[inline(always)]
-    fn add(&mut self, z: usize, weights: usize, rows: usize, lanes: usize, begins: bool, sums: &mut [f32]) {
+    fn add(&mut self, z: usize, weights: usize, reach: Reach, lanes: usize, begins: bool, sums: &mut [f32]) {
         // A sum goes by whole steps.
+        let rows = all(reach);
         let (pairs, whole) = (rows.div_ceil(2), rows.next_multiple_of(K_TILE) / 2);
         self.down[weights][pairs * TILE..whole * TILE].fill(0.0);
         let z = self.at(self.turned(z));
-        self.product((self.d, lanes, rows), (z, whole), (self.down[weights], TILE), begins, sums);
+        let part = |_, j: usize| 0..reach[j / SIDE].div_ceil(K_TILE);
+        self.product((self.d, lanes, rows), (z, whole), (self.down[weights], TILE), part, begins, sums);
     }
 
     #[inline(always)]
-    fn across(&mut self, owner: usize, which: usize, weights: usize, rows: usize, lanes: usize, c: &mut [f32]) {
+    fn across(&mut self, owner: usize, which: usize, weights: usize, reach: Reach, lanes: usize, c: &mut [f32]) {
+        let rows = all(reach);
         // Rows go by whole tiles, and those after the last may be of other keys, which meet later queries.
         let (pairs, whole) = (rows.next_multiple_of(2), rows.next_multiple_of(16));
         self.across[weights][pairs * (TILE / 2)..whole * (TILE / 2)].fill(0.0);
         let x = &self.forms[self.owned_across(owner, which)];
-        self.product((rows, self.d, lanes), (self.across[weights], TILE / 2), (x, self.padded), false, c);
+        // Lanes that rows from `i` on have no weights of come first.
+        let part = |i: usize, _| if i < reach[0] { 0 } else { 1 }..lanes / K_TILE;
+        self.product((rows, self.d, lanes), (self.across[weights], TILE / 2), (x, self.padded), part, false, c);
     }
 
     #[inline(always)]
@@ -289,6 +305,12 @@ impl<'a> Kit<'a> for Amx<'_> {
         // SAFETY: `new` was promised the instructions, and the caller owns the rows.
         unsafe { turn(sums, factor, (rows, self.d), to, at, stride) };
     }
+}
+
+/// Rows that any lane reaches.
+#[inline(always)]
+fn all(reach: Reach) -> usize {
+    reach[0].max(reach[1])
 }
 
 /// Rows of `d` floats as rows of bf16, `line` pairs each; zeros beyond `d`, and in rows up to whole tiles.

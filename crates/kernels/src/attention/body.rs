@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use super::kit::{GROUP, Kit, LANES, Lanes, SQUARE, padded};
+use super::kit::{GROUP, Kit, LANES, Lanes, Reach, SQUARE, padded};
 use super::{Heads, Segment, TILE};
 use crate::rows::Rows;
 use crate::tile::View;
@@ -161,6 +161,18 @@ impl Task {
     }
 }
 
+/// How many of `keys` each group of the lanes `queries` sees, in whole steps of a sum: what lies on the other side of the diagonal is left out.
+#[inline(always)]
+fn reach(task: &Task, queries: &Range<usize>, keys: &Range<usize>) -> Reach {
+    let mut reach = [0; TILE / GROUP];
+    for (first, reach) in (queries.start..queries.end).step_by(GROUP).zip(&mut reach) {
+        let last = queries.end.min(first + GROUP) - 1;
+        let seen = task.segment.seen(last, task.heads.window).end.clamp(keys.start + 1, keys.end) - keys.start;
+        *reach = seen.next_multiple_of(GROUP).min(keys.len());
+    }
+    reach
+}
+
 /// The part of `all` inside `seen`, counted from the start of `all`.
 fn visible(seen: Range<usize>, all: &Range<usize>) -> Range<usize> {
     let end = seen.end.clamp(all.start, all.end) - all.start;
@@ -209,19 +221,19 @@ fn forward<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, out: &Rows, 
             kit.meet(0, task.keys(read.k, &keys, kv_head), keys.len());
             kit.meet_turned(0, task.keys(read.v, &keys, kv_head), keys.len());
         }
-        let all = task.all_seen(&rows, &keys);
+        let (all, reach) = (task.all_seen(&rows, &keys), reach(&task, &rows, &keys));
         for (owner, (top, total)) in tops.chunks_exact_mut(TILE).zip(totals.chunks_exact_mut(TILE)).enumerate() {
-            kit.scores(owner, 0, keys.len(), lanes, scores);
+            kit.scores(owner, 0, reach, lanes, scores);
             if owner > 0 {
-                kit.add(0, 0, keys.len(), lanes, begins, &mut sums[(owner - 1) * size..][..size]);
+                kit.add(0, 0, reach, lanes, begins, &mut sums[(owner - 1) * size..][..size]);
             }
             hide(scores, keys.len(), lanes, all, |r| {
                 visible(segment.seeing(keys.start + r..keys.start + r + 1, heads.window), &rows)
             });
             let sums = if begins { &mut [] } else { &mut sums[owner * size..][..size] };
-            softmax(kit, (scores, keys.len()), lanes, heads.scale, (top, total), sums);
+            softmax(kit, (scores, reach), lanes, heads.scale, (top, total), sums);
         }
-        kit.add(0, 0, keys.len(), lanes, begins, &mut sums[(task.shared - 1) * size..][..size]);
+        kit.add(0, 0, reach, lanes, begins, &mut sums[(task.shared - 1) * size..][..size]);
         begins = false;
     }
     for owner in 0..task.shared {
@@ -246,7 +258,7 @@ const HEADROOM: f32 = 8.0;
 #[inline(always)]
 fn softmax<'a, K: Kit<'a>>(
     kit: &mut K,
-    (scores, rows): (&[f32], usize),
+    (scores, reach): (&[f32], Reach),
     lanes: usize,
     scale: f32,
     (top, total): (&mut [f32], &mut [f32]),
@@ -255,7 +267,7 @@ fn softmax<'a, K: Kit<'a>>(
     let headroom = HEADROOM / (scale * K::Lanes::UNIT);
     let scale = K::Lanes::all(scale * K::Lanes::UNIT);
     let mut shrinks = [1.0; TILE];
-    for first in (0..lanes).step_by(GROUP) {
+    for (first, rows) in (0..lanes).step_by(GROUP).zip(reach) {
         let before: [K::Lanes; 2] = group(&top[first..]);
         let mut highest = before;
         for row in scores.chunks_exact(TILE).take(rows) {
@@ -348,11 +360,11 @@ fn query_gradient<'a, K: Kit<'a>>(
             take(to.gk, place, heads.d, keys.len(), gk_rows);
             take(to.gv, place, heads.d, keys.len(), gv_rows);
         }
-        let all = task.all_seen(&rows, &keys);
-        let met = (keys.len(), lanes);
+        let (all, reach) = (task.all_seen(&rows, &keys), reach(&task, &rows, &keys));
+        let met = (reach, lanes);
         for owner in 0..task.shared {
-            kit.scores(owner, 0, keys.len(), lanes, scores);
-            kit.scores(owner, 1, keys.len(), lanes, gp);
+            kit.scores(owner, 0, reach, lanes, scores);
+            kit.scores(owner, 1, reach, lanes, gp);
             if owner > 0 {
                 let (sums, rows) = (&mut sums[(owner - 1) * size..][..size], [&mut *gk_rows, &mut *gv_rows]);
                 end_turn(kit, owner - 1, met, begins, sums, keys_too.then_some(rows));
@@ -361,9 +373,9 @@ fn query_gradient<'a, K: Kit<'a>>(
                 visible(segment.seeing(keys.start + r..keys.start + r + 1, heads.window), &rows)
             });
             let (lse, delta) = (&lse[owner * TILE..], &delta[owner * TILE..]);
-            for first in (0..lanes).step_by(GROUP) {
+            for (first, rows) in (0..lanes).step_by(GROUP).zip(reach) {
                 let of: [[K::Lanes; 2]; 2] = [group(&lse[first..]), group(&delta[first..])];
-                for r in (0..keys.len()).step_by(2) {
+                for r in (0..rows).step_by(2) {
                     let (p, gs) = pair::<K::Lanes>(scores, gp, r * TILE + first, heads.scale, [of; 2]);
                     kit.weigh(1, r, first, gs);
                     if keys_too {
@@ -392,15 +404,15 @@ fn query_gradient<'a, K: Kit<'a>>(
 fn end_turn<'a, K: Kit<'a>>(
     kit: &mut K,
     owner: usize,
-    (rows, lanes): (usize, usize),
+    (reach, lanes): (Reach, usize),
     begins: bool,
     sums: &mut [f32],
     to: Option<[&mut [f32]; 2]>,
 ) {
-    kit.add(0, 1, rows, lanes, begins, sums);
+    kit.add(0, 1, reach, lanes, begins, sums);
     if let Some([gk, gv]) = to {
-        kit.across(owner, 0, 1, rows, lanes, gk);
-        kit.across(owner, 1, 0, rows, lanes, gv);
+        kit.across(owner, 0, 1, reach, lanes, gk);
+        kit.across(owner, 1, 0, reach, lanes, gv);
     }
 }
 
@@ -448,8 +460,9 @@ fn key_gradient<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, to: Gra
                 kit.meet(which, x, rows.len());
                 kit.meet_turned(which, x, rows.len());
             }
-            kit.scores(0, 0, rows.len(), lanes, scores);
-            kit.scores(0, 1, rows.len(), lanes, gp);
+            let reach = [rows.len(); TILE / GROUP];
+            kit.scores(0, 0, reach, lanes, scores);
+            kit.scores(0, 1, reach, lanes, gp);
             hide(scores, rows.len(), lanes, all, |r| visible(segment.seen(rows.start + r, heads.window), &keys));
             for r in (0..rows.len()).step_by(2) {
                 let mut of = [[[K::Lanes::all(0.0); 2]; 2]; 2];
@@ -464,8 +477,8 @@ fn key_gradient<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, to: Gra
                     kit.weigh(1, r, first, gs);
                 }
             }
-            kit.add(1, 0, rows.len(), lanes, begins, gv_sums);
-            kit.add(0, 1, rows.len(), lanes, begins, gk_sums);
+            kit.add(1, 0, reach, lanes, begins, gv_sums);
+            kit.add(0, 1, reach, lanes, begins, gk_sums);
             begins = false;
         }
     }

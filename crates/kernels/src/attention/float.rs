@@ -3,7 +3,7 @@
 use std::array::from_fn;
 
 use super::TILE;
-use super::kit::{Kit, LANES, Lanes, SQUARE, Weights, padded};
+use super::kit::{GROUP, Kit, LANES, Lanes, Reach, SQUARE, Weights, padded};
 use crate::math::exp;
 use crate::rows::Rows;
 use crate::tile::{COLUMNS, Left, View, mm};
@@ -88,6 +88,14 @@ impl<'a, const ROWS: usize, const COLS: usize> Float<'a, ROWS, COLS> {
     }
 }
 
+/// Runs of lanes with the same reach: their first lane, that reach, and how many they are.
+#[inline(always)]
+fn groups(reach: Reach, lanes: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let even = lanes <= GROUP || reach[0] == reach[1];
+    let step = if even { lanes } else { GROUP };
+    reach.into_iter().enumerate().map(move |(i, rows)| (i * step, rows, step)).take(if even { 1 } else { 2 })
+}
+
 impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS> {
     type Lanes = [f32; LANES];
 
@@ -134,10 +142,13 @@ impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS>
     }
 
     #[inline(always)]
-    fn scores(&mut self, owner: usize, which: usize, rows: usize, lanes: usize, scores: &mut [f32]) {
+    fn scores(&mut self, owner: usize, which: usize, reach: Reach, lanes: usize, scores: &mut [f32]) {
         let (y, x) = (self.met[which], &self.owners[(2 * owner + which) * TILE * self.d..]);
         let (y, x) = (Left { data: y.data, row: y.stride, k: 1 }, View { data: x, stride: TILE });
-        mm::<ROWS, COLS>((rows, lanes, self.d), y, x, scores, TILE, false);
+        for (lane, rows, n) in groups(reach, lanes) {
+            let x = View { data: &x.data[lane..], stride: TILE };
+            mm::<ROWS, COLS>((rows, n, self.d), y, x, &mut scores[lane..], TILE, false);
+        }
     }
 
     #[inline(always)]
@@ -155,18 +166,23 @@ impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS>
     }
 
     #[inline(always)]
-    fn add(&mut self, z: usize, weights: usize, rows: usize, lanes: usize, begins: bool, sums: &mut [f32]) {
+    fn add(&mut self, z: usize, weights: usize, reach: Reach, lanes: usize, begins: bool, sums: &mut [f32]) {
         let z = Left { data: self.turned[z].data, row: 1, k: self.turned[z].stride };
-        let weights = View { data: self.weights[weights], stride: TILE };
-        mm::<ROWS, COLS>((self.d, lanes, rows), z, weights, sums, TILE, !begins);
+        for (lane, rows, n) in groups(reach, lanes) {
+            let weights = View { data: &self.weights[weights][lane..], stride: TILE };
+            mm::<ROWS, COLS>((self.d, n, rows), z, weights, &mut sums[lane..], TILE, !begins);
+        }
     }
 
     #[inline(always)]
-    fn across(&mut self, owner: usize, which: usize, weights: usize, rows: usize, lanes: usize, c: &mut [f32]) {
-        let width = padded(self.d);
-        let weights = Left { data: self.weights[weights], row: TILE, k: 1 };
-        let x = View { data: &self.across[(2 * owner + which) * TILE * width..], stride: width };
-        mm::<ROWS, COLS>((rows, self.d.next_multiple_of(COLUMNS), lanes), weights, x, c, width, true);
+    fn across(&mut self, owner: usize, which: usize, weights: usize, reach: Reach, lanes: usize, c: &mut [f32]) {
+        let (width, d) = (padded(self.d), self.d.next_multiple_of(COLUMNS));
+        let x = &self.across[(2 * owner + which) * TILE * width..];
+        for (lane, rows, n) in groups(reach, lanes) {
+            let weights = Left { data: &self.weights[weights][lane..], row: TILE, k: 1 };
+            let x = View { data: &x[lane * width..], stride: width };
+            mm::<ROWS, COLS>((rows, d, n), weights, x, c, width, true);
+        }
     }
 
     #[inline(always)]

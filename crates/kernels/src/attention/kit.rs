@@ -36,6 +36,9 @@ pub(super) trait Lanes: Copy {
     fn exp(self) -> Self;
 }
 
+/// For each group of lanes, how many of the rows met it has weights for; all, or whole steps of a sum. The others are no part of any product.
+pub(super) type Reach = [usize; TILE / GROUP];
+
 /// Weights of two rows of the other side, for a group of lanes.
 pub(super) type Weights<L> = [[L; 2]; 2];
 
@@ -52,16 +55,16 @@ pub(super) trait Kit<'a> {
     fn meet(&mut self, which: usize, y: View<'a>, rows: usize);
     /// Meets them as an operand of [`Kit::add`].
     fn meet_turned(&mut self, which: usize, z: View<'a>, rows: usize);
-    /// `scores[r][lane] = y[r] x[lane]` for the `rows` rows met and the lanes of `owner`.
-    fn scores(&mut self, owner: usize, which: usize, rows: usize, lanes: usize, scores: &mut [f32]);
+    /// `scores[r][lane] = y[r] x[lane]` for the rows met and the lanes of `owner`.
+    fn scores(&mut self, owner: usize, which: usize, reach: Reach, lanes: usize, scores: &mut [f32]);
     /// Takes weights `which` of rows `r` and `r + 1` and a group of lanes from `lane` on, for [`Kit::add`].
     fn weigh(&mut self, which: usize, r: usize, lane: usize, weights: Weights<Self::Lanes>);
     /// Takes them for [`Kit::across`].
     fn weigh_across(&mut self, which: usize, r: usize, lane: usize, weights: Weights<Self::Lanes>);
-    /// `sums[e][lane] += z[r][e] weights[r][lane]`, summed over the `rows` rows met; or `=`, where the sum `begins`.
-    fn add(&mut self, z: usize, weights: usize, rows: usize, lanes: usize, begins: bool, sums: &mut [f32]);
+    /// `sums[e][lane] += z[r][e] weights[r][lane]`, summed over the rows met; or `=`, where the sum `begins`.
+    fn add(&mut self, z: usize, weights: usize, reach: Reach, lanes: usize, begins: bool, sums: &mut [f32]);
     /// `c[r][e] += weights[r][lane] x[lane][e]`, summed over the lanes of `owner`; rows of `c` are as long as [`padded`] says.
-    fn across(&mut self, owner: usize, which: usize, weights: usize, rows: usize, lanes: usize, c: &mut [f32]);
+    fn across(&mut self, owner: usize, which: usize, weights: usize, reach: Reach, lanes: usize, c: &mut [f32]);
     /// `to[lane][e] = sums[e][lane] factor[lane]` for `rows` lanes; row `lane` begins at `at + lane stride`, and the caller owns it.
     fn finish(&mut self, sums: &[f32], factor: &[f32], rows: usize, to: &Rows, at: usize, stride: usize);
 }
