@@ -210,6 +210,43 @@ fn attention_matches_the_reference() {
     }
 }
 
+/// Highest scores that rise from tile to tile of keys by less than what sums are shrunk for, by about as much, by more, and by so much that what was
+/// summed before vanishes; and that fall.
+#[test]
+fn attention_of_rising_scores_matches_the_reference() {
+    let (n, d, window) = (300, 16, Window::Past);
+    let heads = Heads { queries: 2, kv: 1, d, scale: 0.25, window };
+    let (segments, _) = whole(&[n]);
+    for rise in [0.5, 5.0, 8.0, 9.0, 40.0, 300.0, -9.0, -300.0_f32] {
+        // The first element carries the rise; powers of two and small whole numbers are what they are in bf16, too.
+        let mut q = random(1, 2 * n * d);
+        q.chunks_exact_mut(d).for_each(|row| row[0] = 4.0);
+        let mut k = random(2, n * d);
+        for (at, row) in k.chunks_exact_mut(d).enumerate() {
+            row[0] = (at / 64) as f32 * rise;
+        }
+        let v = random(3, n * d);
+        let rounded = |x: &[f32]| -> Vec<f32> { x.iter().map(|&x| half::bf16::from_f32(x).to_f32()).collect() };
+        let (q, k, v) = (rounded(&q), rounded(&k), rounded(&v));
+        let (out, lse) = reference::attention(&q, &k, &v, heads, &segments);
+        let run = |isa, pool: &Pool, precision| {
+            let (mut out, mut lse) = (vec![f32::NAN; q.len()], vec![f32::NAN; n * 2]);
+            let mut scratch = vec![f32::NAN; attention::scratch(heads, n, pool.threads(), isa, precision)];
+            let mut ctx = Ctx { pool, isa, precision, scratch: &mut scratch };
+            attention::forward(&mut ctx, heads, &segments, (&q, &k, &v), (&mut out, &mut lse));
+            [out, lse].concat()
+        };
+        let got = same_bits("rising", |isa, pool| run(isa, pool, Precision::F32));
+        close("out", &got[..q.len()], &out, 1e-5);
+        close("lse", &got[q.len()..], &lse, 1e-5);
+        if Isa::Amx.available() {
+            let got = run(Isa::Amx, &Pool::new(1).unwrap(), Precision::Bf16);
+            close("out in bf16", &got[..q.len()], &out, 1e-2);
+            close("lse in bf16", &got[q.len()..], &lse, 1e-5);
+        }
+    }
+}
+
 #[test]
 fn what_attention_keeps_of_keys_changes_no_bit() {
     let (isa, precision, pool) = (Isa::best(), Precision::Bf16, Pool::new(2).unwrap());
