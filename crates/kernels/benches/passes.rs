@@ -86,7 +86,7 @@ impl On<'_, '_> {
     }
 
     fn rotations(&mut self) {
-        let pool = self.pool;
+        let (isa, pool) = (self.isa, self.pool);
         let positions: Vec<u32> = (0..N as u32).collect();
         let pairs: Vec<(f32, f32)> = (0..N * D / 2).map(|i| ((i as f32).cos(), (i as f32).sin())).collect();
         let rows = pairs.chunks(D / 2);
@@ -94,11 +94,11 @@ impl On<'_, '_> {
         let x = floats(N * WIDTH);
         for (name, layout) in [("rope halves", Pairs::Halves), ("rope interleaved", Pairs::Interleaved)] {
             let mut y = x.clone();
-            rope::rotate(pool, &mut y, WIDTH, D, &table, &positions, layout, false);
+            rope::rotate(isa, pool, &mut y, WIDTH, D, &table, &positions, layout, false);
             let wanted = reference::rope(&x, &pairs, &positions, D, layout == Pairs::Interleaved, false);
             close(name, self.isa, &y, &wanted, 1e-6);
             self.time(name, 8 * x.len(), || {
-                rope::rotate(pool, black_box(&mut y), WIDTH, D, &table, &positions, layout, false);
+                rope::rotate(isa, pool, black_box(&mut y), WIDTH, D, &table, &positions, layout, false);
             });
         }
     }

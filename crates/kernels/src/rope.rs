@@ -1,7 +1,8 @@
 //! Rotary positions, in place. The derivative is the rotation by the opposite angle.
 
-use crate::Pool;
+use crate::per_isa::per_isa;
 use crate::rows::Rows;
+use crate::{Isa, Pool, fetch};
 
 /// How a rotation pairs the elements of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,7 @@ pub enum Pairs {
 /// `table` holds, for each position, `d/2` cosines and then `d/2` sines.
 #[allow(clippy::too_many_arguments)]
 pub fn rotate(
+    isa: Isa,
     pool: &Pool,
     x: &mut [f32],
     width: usize,
@@ -34,13 +36,21 @@ pub fn rotate(
     let rows = Rows::new(x, width * 8);
     pool.run(rows.pieces(), &|task, _| {
         let (x, range) = rows.piece(task);
-        for (row, &position) in x.chunks_exact_mut(width).zip(&positions[range.start / width..]) {
-            let (cos, sin) = table[position as usize * d..][..d].split_at(d / 2);
-            for head in row.chunks_exact_mut(d) {
-                rotate_head(head, cos, sin, pairs, if inverse { -1.0 } else { 1.0 });
-            }
-        }
+        rotate_rows(isa, x, (width, d), table, &positions[range.start / width..], pairs, inverse);
     });
+}
+
+per_isa!(fn rotate_rows(x: &mut [f32], shape: (usize, usize), table: &[f32], positions: &[u32], pairs: Pairs, inverse: bool) = rows_body);
+
+#[inline(always)]
+fn rows_body(x: &mut [f32], (width, d): (usize, usize), table: &[f32], positions: &[u32], pairs: Pairs, inverse: bool) {
+    for (row, &position) in x.chunks_exact_mut(width).zip(positions) {
+        let (cos, sin) = table[position as usize * d..][..d].split_at(d / 2);
+        for head in row.chunks_exact_mut(d) {
+            fetch::behind(head, width);
+            rotate_head(head, cos, sin, pairs, if inverse { -1.0 } else { 1.0 });
+        }
+    }
 }
 
 #[inline(always)]

@@ -85,20 +85,25 @@ fn layer_norm_matches_the_reference() {
 
 #[test]
 fn rope_matches_the_reference_and_its_inverse_undoes_it() {
-    let (d, rows) = (6, 19);
-    let positions: Vec<u32> = (0..rows as u32).map(|i| i % 7).collect();
-    let pairs: Vec<(f32, f32)> = (0..7 * d / 2).map(|i| ((i as f32).cos(), (i as f32).sin())).collect();
-    let table: Vec<f32> =
-        pairs.chunks(d / 2).flat_map(|row| row.iter().map(|p| p.0).chain(row.iter().map(|p| p.1))).collect();
-    let x = random(1, rows * 2 * d);
-    for layout in [rope::Pairs::Halves, rope::Pairs::Interleaved] {
-        let pool = Pool::new(2).unwrap();
-        let mut y = x.clone();
-        rope::rotate(&pool, &mut y, 2 * d, d, &table, &positions, layout, false);
-        let want = reference::rope(&x, &pairs, &positions, d, layout == rope::Pairs::Interleaved, false);
-        close("rope", &y, &want, 1e-6);
-        rope::rotate(&pool, &mut y, 2 * d, d, &table, &positions, layout, true);
-        close("rope and back", &y, &x, 1e-6);
+    for (d, rows) in [(6, 19), (64, 21)] {
+        let positions: Vec<u32> = (0..rows as u32).map(|i| i % 7).collect();
+        let pairs: Vec<(f32, f32)> = (0..7 * d / 2).map(|i| ((i as f32).cos(), (i as f32).sin())).collect();
+        let table: Vec<f32> =
+            pairs.chunks(d / 2).flat_map(|row| row.iter().map(|p| p.0).chain(row.iter().map(|p| p.1))).collect();
+        let x = random(1, rows * 2 * d);
+        for layout in [rope::Pairs::Halves, rope::Pairs::Interleaved] {
+            let rotated = |x: &[f32], inverse| {
+                same_bits("rope", |isa, pool| {
+                    let mut y = x.to_vec();
+                    rope::rotate(isa, pool, &mut y, 2 * d, d, &table, &positions, layout, inverse);
+                    y
+                })
+            };
+            let y = rotated(&x, false);
+            let want = reference::rope(&x, &pairs, &positions, d, layout == rope::Pairs::Interleaved, false);
+            close("rope", &y, &want, 1e-6);
+            close("rope and back", &rotated(&y, true), &x, 1e-6);
+        }
     }
 }
 

@@ -278,6 +278,7 @@ impl Cpu {
             Instr::Rope { table, d, pairs, x, inverse } => {
                 let (RopeId(table), width) = (table, program.buffers[x.0].cols.unwrap_or(d));
                 rope::rotate(
+                    isa,
                     pool,
                     w(x),
                     width,
