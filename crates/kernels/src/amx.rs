@@ -189,6 +189,88 @@ unsafe fn sum<const ROWS: bool, const COLS: bool>(
     }
 }
 
+/// Three tiles of one operand, where each has its sums with the first tile of the other operand, and how to get to the next step's.
+#[derive(Clone, Copy)]
+pub(crate) struct Three {
+    pub at: [*const f32; 3],
+    pub step: usize,
+    pub sums: [*mut f32; 3],
+}
+
+impl Tiles {
+    /// Adds the products of three tiles and two to six tiles of sums, or begins them at `zero`: five loads from a far cache for six products, where a square has
+    /// four for four. The three are `rows` where `ROWS`, else `cols`, and the other operand has the two. Tiles have rows of 64 bytes, one after another;
+    /// rows of sums are `line` elements apart, and sums with the second of the two lie `second` behind those with the first.
+    ///
+    /// # Safety
+    /// As [`Tiles::sum`].
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn sum_six<const ROWS: bool>(
+        &self,
+        three: Three,
+        two: Pair,
+        steps: usize,
+        zero: bool,
+        (line, second): (usize, usize),
+        beside: &mut impl Beside,
+    ) {
+        let (line, row) = (4 * line, 64_usize);
+        let [s0, s1, s2] = three.sums;
+        let [s3, s4, s5] = [s0.wrapping_add(second), s1.wrapping_add(second), s2.wrapping_add(second)];
+        let ([mut a0, mut a1, mut a2], mut b) = (three.at, two.at);
+        macro_rules! products {
+            ($sum:literal) => {
+                if ROWS {
+                    add_products!($sum, "tmm7", "tmm6");
+                } else {
+                    add_products!($sum, "tmm6", "tmm7");
+                }
+            };
+        }
+        // SAFETY: every tile that is read or written is one that the caller named.
+        unsafe {
+            if zero {
+                asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", options(nostack, nomem));
+                asm!("tilezero tmm3", "tilezero tmm4", "tilezero tmm5", options(nostack, nomem));
+            } else {
+                load!("tmm0", s0, line);
+                load!("tmm1", s1, line);
+                load!("tmm2", s2, line);
+                load!("tmm3", s3, line);
+                load!("tmm4", s4, line);
+                load!("tmm5", s5, line);
+            }
+            for _ in 0..steps {
+                load!("tmm6", b, row);
+                load!("tmm7", a0, row);
+                products!("tmm0");
+                load!("tmm7", a1, row);
+                products!("tmm1");
+                load!("tmm7", a2, row);
+                products!("tmm2");
+                load!("tmm6", b.wrapping_add(two.second), row);
+                products!("tmm5");
+                // The first two are near now.
+                load!("tmm7", a1, row);
+                products!("tmm4");
+                load!("tmm7", a0, row);
+                products!("tmm3");
+                beside.part();
+                [a0, a1, a2] = [a0.wrapping_add(three.step), a1.wrapping_add(three.step), a2.wrapping_add(three.step)];
+                b = b.wrapping_add(two.step);
+            }
+            store!("tmm0", s0, line);
+            store!("tmm1", s1, line);
+            store!("tmm2", s2, line);
+            store!("tmm3", s3, line);
+            store!("tmm4", s4, line);
+            store!("tmm5", s5, line);
+        }
+    }
+}
+
 impl Drop for Tiles {
     fn drop(&mut self) {
         // SAFETY: made only where AMX may be used.

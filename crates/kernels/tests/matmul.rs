@@ -190,6 +190,11 @@ fn awkward(op: Op) -> Vec<Case> {
         }
         cases.push(Case::new(op, BlockType::Q4_1, 291, 1312, 5));
         cases.push(Case::new(op, BlockType::Q6_K, 291, 1280, 5));
+        // Sums and outputs that are long and many enough for wider pieces of outputs, and some left over.
+        let (sum, outputs) = (928, 480);
+        let (rows, cols) = if op == Op::Nt { (outputs, sum) } else { (sum, outputs) };
+        cases.push(Case::new(op, BlockType::Q4_0, rows, cols, 40));
+        cases.push(Case::new(op, BlockType::F32, rows + 5, cols + 7, 49));
     }
     cases
 }
@@ -295,6 +300,9 @@ fn the_number_of_threads_changes_no_bit() {
     for (op, ty, rows, cols, n) in [
         (Op::Nt, BlockType::Q4_1, 133, 1312, 101),
         (Op::Nt, BlockType::F32, 16, 1111, 101),
+        (Op::Nt, BlockType::Q4_0, 501, 928, 101),
+        (Op::Nt, BlockType::Q4_0, 280, 2560, 40),
+        (Op::Nn, BlockType::Q4_0, 928, 480, 101),
         (Op::Nn, BlockType::Q4_K, 531, 256, 101),
         (Op::Nn, BlockType::F32, 16, 1111, 101),
         (Op::Tn, BlockType::F32, 601, 311, 16),

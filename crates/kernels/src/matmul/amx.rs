@@ -22,7 +22,7 @@ use super::out::Out;
 use super::product::{Factor, Left, Product, Right, Side, Tail};
 use super::split::Split;
 use super::{Ctx, Low, Start};
-use crate::amx::{K_TILE, Pair, SIDE, Square, Tiles};
+use crate::amx::{K_TILE, Pair, SIDE, Square, Three, Tiles};
 use crate::pool::own;
 use crate::rows::Rows;
 use crate::{BlockType, Pool, Values, ValuesMut};
@@ -36,6 +36,8 @@ const K_BLOCK: usize = 2048;
 const LONGEST_BLOCK: usize = 256;
 /// Outputs of a task at most, unless a block of the weights is longer.
 const UNIT: usize = 128;
+/// Steps of a sum from which on outputs are summed by 48 where there are as many: shorter ones stay near enough for two by two tiles.
+const WIDE_STEPS: usize = 28;
 /// Room for tiles of the left operand, in f32 elements, that stay in a thread's cache from one task to the next: 1 MiB.
 const NEAR: usize = 1 << 18;
 /// f32 elements in the place of a tile.
@@ -360,7 +362,7 @@ impl Job<'_> {
                     None if far && !block.last => self.blocks.get(at + 1).tiles(begin),
                     _ => 0..0,
                 };
-                let all_steps = block.steps * cols.len().div_ceil(SIDE);
+                let all_steps = block.steps * pieces(cols.len(), wide(&stage, block.steps)).count();
                 let ahead = stage::Ahead::new(&self.left[next], all_steps);
                 let mut beside = if block.last && transposed {
                     let before = done.as_ref().map(|done| (done, before));
@@ -428,9 +430,15 @@ impl Job<'_> {
         beside: &mut stage::Work<T>,
     ) {
         let (steps, left) = (block.steps, &self.left[block.tiles(pair)]);
-        let weights = weights.chunks_exact(left.len()).zip(sums.chunks_exact_mut(SIDE * SIDE));
-        for ((weights, sums), j) in weights.zip(stage.cols.clone().step_by(SIDE)) {
-            let (m, n) = (stage.rows.len(), stage.cols.end - j);
+        for (j, n) in pieces(stage.cols.len(), wide(stage, steps)) {
+            if n == WIDE {
+                // SAFETY: as below.
+                unsafe { self.wide(tiles, (left, steps), stage, j, zero, weights, sums, beside) };
+                continue;
+            }
+            let (m, n) = (stage.rows.len(), n);
+            let weights = &weights[j / SIDE * left.len()..][..left.len()];
+            let sums = &mut sums[j * SIDE..][..SIDE * SIDE];
             let (rows, cols, two_rows, two_cols) =
                 if stage.transposed { (weights, left, n > 16, m > 16) } else { (left, weights, m > 16, n > 16) };
             let rows = Pair { at: rows.as_ptr(), line: 16, second: steps * TILE, step: TILE };
@@ -447,4 +455,70 @@ impl Job<'_> {
             }
         }
     }
+
+    /// Sums of 32 rows with 48 columns from `j` on of the stage.
+    ///
+    /// # Safety
+    /// The processor has AMX; weights and sums have as many columns.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn wide<T: stage::Stored>(
+        &self,
+        tiles: &Tiles,
+        (left, steps): (&[f32], usize),
+        stage: &stage::Stage,
+        j: usize,
+        zero: bool,
+        weights: &[f32],
+        sums: &mut [f32],
+        beside: &mut stage::Work<T>,
+    ) {
+        use stage::Work::{Ahead, Passage};
+        assert!(
+            weights.len() >= (j + WIDE).next_multiple_of(SIDE) / 16 * steps * TILE && left.len() >= 2 * steps * TILE
+        );
+        assert!(sums.len() >= (j + WIDE).next_multiple_of(SIDE) * SIDE);
+        let first = j / 16;
+        // Where the tile of a run of 16 columns begins, and its sums: pairs of tiles of columns alternate, and so do their sums.
+        let place = |at: usize| match stage.transposed {
+            true => (at * steps * TILE, at * 16 * SIDE),
+            false => (at / 2 * 2 * steps * TILE + at % 2 * TILE, at / 2 * SIDE * SIDE + at % 2 * 16),
+        };
+        let [(w0, s0), (w1, s1), (w2, s2)] = [place(first), place(first + 1), place(first + 2)];
+        let (from, to) = (weights.as_ptr(), sums.as_mut_ptr());
+        let at = [from.wrapping_add(w0), from.wrapping_add(w1), from.wrapping_add(w2)];
+        let sums = [to.wrapping_add(s0), to.wrapping_add(s1), to.wrapping_add(s2)];
+        // SAFETY: inside both by the assertions.
+        unsafe {
+            if stage.transposed {
+                let three = Three { at, step: TILE, sums };
+                let two = Pair { at: left.as_ptr(), line: 16, second: TILE, step: 2 * TILE };
+                match beside {
+                    Passage(passage) => tiles.sum_six::<true>(three, two, steps, zero, (SIDE, 16), passage),
+                    Ahead(ahead) => tiles.sum_six::<true>(three, two, steps, zero, (SIDE, 16), ahead),
+                }
+            } else {
+                let three = Three { at, step: 2 * TILE, sums };
+                let two = Pair { at: left.as_ptr(), line: 16, second: steps * TILE, step: TILE };
+                match beside {
+                    Passage(passage) => tiles.sum_six::<false>(three, two, steps, zero, (SIDE, 16 * SIDE), passage),
+                    Ahead(ahead) => tiles.sum_six::<false>(three, two, steps, zero, (SIDE, 16 * SIDE), ahead),
+                }
+            }
+        }
+    }
+}
+
+/// Columns of a wide piece.
+const WIDE: usize = 48;
+
+/// Whether a stage's sums of so many steps are made in wide pieces.
+fn wide(stage: &stage::Stage, steps: usize) -> bool {
+    steps >= WIDE_STEPS && stage.rows.len() > 16
+}
+
+/// The pieces that `len` columns are summed in, each with its first column and its length: two wide ones after another, where they may be, and squares.
+fn pieces(len: usize, wide: bool) -> impl Iterator<Item = (usize, usize)> {
+    let wide = if wide { len / (2 * WIDE) * 2 } else { 0 };
+    let squares = (wide * WIDE..len).step_by(SIDE).map(move |j| (j, SIDE.min(len - j)));
+    (0..wide).map(|at| (at * WIDE, WIDE)).chain(squares)
 }
