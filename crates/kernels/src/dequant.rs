@@ -21,6 +21,7 @@ use x86 as arch;
 pub(crate) use neon::round;
 
 use crate::blocks::Packed;
+use crate::math::fold;
 use crate::{BlockType, Isa};
 
 /// Where elements come from.
@@ -99,21 +100,8 @@ fn plain_dots(src: Source, x: &[f32], out: &mut [f32]) {
                 sums[k % LANES] = w.mul_add(*x, sums[k % LANES]);
             }
         }
-        *out = fold(&mut sums);
+        *out = fold(sums);
     }
-}
-
-/// The sum of all lanes, as a tree.
-#[inline(always)]
-fn fold(sums: &mut [f32; LANES]) -> f32 {
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            sums[i] += sums[i + width];
-        }
-        width /= 2;
-    }
-    sums[0]
 }
 
 /// [`dequantize`] with each element rounded to bf16, to nearest, ties to even (and subnormals to zero on x86), as bits.

@@ -105,9 +105,10 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     fold(lanes)
 }
 
+/// The sum of lanes, a power of two of them, as a tree.
 #[inline(always)]
-fn fold(mut lanes: [f32; LANES]) -> f32 {
-    let mut width = LANES / 2;
+pub(crate) fn fold<const N: usize>(mut lanes: [f32; N]) -> f32 {
+    let mut width = N / 2;
     while width > 0 {
         for lane in 0..width {
             lanes[lane] += lanes[lane + width];

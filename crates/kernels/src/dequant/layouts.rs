@@ -3,6 +3,7 @@
 
 use super::arch::{Bytes, add, bits, bytes, fifth, half, left, or};
 use super::{LANES, Source, packed};
+use crate::math::fold;
 use crate::{BlockType, fetch};
 
 /// Adds to any float without changing it.
@@ -183,7 +184,7 @@ pub(super) unsafe fn dots<V: Sixteen>(src: Source, x: &[f32], out: &mut [f32]) {
                 }
             }
         }
-        *out = super::fold(&mut sums);
+        *out = fold(sums);
     }
 }
 

@@ -22,7 +22,7 @@ use super::out::Out;
 use super::product::{Factor, Left, Product, Right, Side, Tail};
 use super::split::Split;
 use super::{Ctx, Low, Start};
-use crate::amx::{K_TILE, Pair, SIDE, Square, Three, Tiles};
+use crate::amx::{Beside, K_TILE, Pair, SIDE, Square, Three, Tiles};
 use crate::pool::own;
 use crate::rows::Rows;
 use crate::{BlockType, Pool, Values, ValuesMut};
@@ -364,23 +364,20 @@ impl Job<'_> {
                 };
                 let all_steps = block.steps * pieces(cols.len(), wide(&stage, block.steps)).count();
                 let ahead = stage::Ahead::new(&self.left[next], all_steps);
-                let mut beside = if block.last && transposed {
-                    let before = done.as_ref().map(|done| (done, before));
-                    stage::Work::Passage(stage::Passage::new(&stage, before, out, all_steps, ahead))
-                } else {
-                    stage::Work::Ahead(ahead)
-                };
                 let zero = at == 0 && matches!(self.start, Start::Zero);
-                self.squares(&tiles, &block, pair, &stage, zero, scratch.weights, now, &mut beside);
-                match beside {
-                    // SAFETY: as above.
-                    stage::Work::Passage(passage) => unsafe { passage.finish() },
-                    // SAFETY: as above.
-                    stage::Work::Ahead(_) if block.last => unsafe { stage.end(out, now) },
-                    stage::Work::Ahead(_) => {}
-                }
                 if block.last && transposed {
+                    let before = done.as_ref().map(|done| (done, before));
+                    let mut passage = stage::Passage::new(&stage, before, out, all_steps, ahead);
+                    self.squares(&tiles, &block, pair, &stage, zero, scratch.weights, now, &mut passage);
+                    // SAFETY: as above.
+                    unsafe { passage.finish() };
                     done = Some(stage);
+                } else {
+                    self.squares(&tiles, &block, pair, &stage, zero, scratch.weights, now, &mut { ahead });
+                    if block.last {
+                        // SAFETY: as above.
+                        unsafe { stage.end(out, now) };
+                    }
                 }
             }
             if let Some(stage) = done {
@@ -418,7 +415,7 @@ impl Job<'_> {
 
     /// Adds a block's products of a pair of rows with all columns of the stage to its `sums`, square by square.
     #[allow(clippy::too_many_arguments)]
-    fn squares<T: stage::Stored>(
+    fn squares(
         &self,
         tiles: &Tiles,
         block: &Block,
@@ -427,7 +424,7 @@ impl Job<'_> {
         zero: bool,
         weights: &[f32],
         sums: &mut [f32],
-        beside: &mut stage::Work<T>,
+        beside: &mut impl Beside,
     ) {
         let (steps, left) = (block.steps, &self.left[block.tiles(pair)]);
         for (j, n) in pieces(stage.cols.len(), wide(stage, steps)) {
@@ -446,13 +443,7 @@ impl Job<'_> {
             let sums = Square { at: sums.as_mut_ptr(), line: SIDE };
             // SAFETY: two runs of `steps` tiles, `steps` pairs of tiles (both slices are as long), and a whole square; what is
             // written beside is of other rows.
-            unsafe {
-                use stage::Work::{Ahead, Passage};
-                match beside {
-                    Passage(passage) => tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols, passage),
-                    Ahead(ahead) => tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols, ahead),
-                }
-            }
+            unsafe { tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols, beside) };
         }
     }
 
@@ -461,7 +452,7 @@ impl Job<'_> {
     /// # Safety
     /// The processor has AMX; weights and sums have as many columns.
     #[allow(clippy::too_many_arguments)]
-    unsafe fn wide<T: stage::Stored>(
+    unsafe fn wide(
         &self,
         tiles: &Tiles,
         (left, steps): (&[f32], usize),
@@ -470,9 +461,8 @@ impl Job<'_> {
         zero: bool,
         weights: &[f32],
         sums: &mut [f32],
-        beside: &mut stage::Work<T>,
+        beside: &mut impl Beside,
     ) {
-        use stage::Work::{Ahead, Passage};
         assert!(
             weights.len() >= (j + WIDE).next_multiple_of(SIDE) / 16 * steps * TILE && left.len() >= 2 * steps * TILE
         );
@@ -492,17 +482,11 @@ impl Job<'_> {
             if stage.transposed {
                 let three = Three { at, step: TILE, sums };
                 let two = Pair { at: left.as_ptr(), line: 16, second: TILE, step: 2 * TILE };
-                match beside {
-                    Passage(passage) => tiles.sum_six::<true>(three, two, steps, zero, (SIDE, 16), passage),
-                    Ahead(ahead) => tiles.sum_six::<true>(three, two, steps, zero, (SIDE, 16), ahead),
-                }
+                tiles.sum_six::<true>(three, two, steps, zero, (SIDE, 16), beside);
             } else {
                 let three = Three { at, step: 2 * TILE, sums };
                 let two = Pair { at: left.as_ptr(), line: 16, second: steps * TILE, step: TILE };
-                match beside {
-                    Passage(passage) => tiles.sum_six::<false>(three, two, steps, zero, (SIDE, 16 * SIDE), passage),
-                    Ahead(ahead) => tiles.sum_six::<false>(three, two, steps, zero, (SIDE, 16 * SIDE), ahead),
-                }
+                tiles.sum_six::<false>(three, two, steps, zero, (SIDE, 16 * SIDE), beside);
             }
         }
     }

@@ -9,8 +9,8 @@ use super::super::Weight;
 use super::super::product::{Factor, Left};
 use super::runs::Runs;
 use super::{K_TILE, SIDE, TILE};
-use crate::Values;
 use crate::avx512::{interleave, mask, mask_32, round, transpose_16};
+use crate::{Values, fetch};
 
 /// Where in runs of `steps` tiles a filling begins: the sum may go on with another operand.
 #[derive(Clone, Copy)]
@@ -29,14 +29,11 @@ const FLOAT_ROWS_AHEAD: usize = 8;
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn left_piece(left: Left, i: usize, ks: Range<usize>) -> __m512i {
     // Sixteen or thirty-two rows are read side by side, more streams than a processor follows by itself.
-    let ahead = |at: *const u8| {
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    };
     let mut piece = [0.0; K_TILE];
     match left.from(i, ks.start).data {
         Values::Bf16(from) => {
             let from = &from[..ks.len()];
-            ahead(from.as_ptr().wrapping_add(PIECES_AHEAD * K_TILE).cast());
+            fetch::line(from.as_ptr().wrapping_add(PIECES_AHEAD * K_TILE).cast());
             // SAFETY: as many elements are read as there are.
             return unsafe { _mm512_maskz_loadu_epi16(mask_32(ks.len()), from.as_ptr().cast()) };
         }
@@ -44,7 +41,7 @@ fn left_piece(left: Left, i: usize, ks: Range<usize>) -> __m512i {
             Some(whole) if left.k == 1 && ks.len() == K_TILE => {
                 piece = *whole;
                 for line in [PIECES_AHEAD * K_TILE, PIECES_AHEAD * K_TILE + 16] {
-                    ahead(from.as_ptr().wrapping_add(line).cast());
+                    fetch::line(from.as_ptr().wrapping_add(line).cast());
                 }
             }
             _ => piece.iter_mut().zip(from.iter().step_by(left.k)).take(ks.len()).for_each(|(to, from)| *to = *from),

@@ -11,8 +11,8 @@ use super::fill::Place;
 use super::nibbles::{Q4_0, Q4_1, Q4K};
 use super::plain::{Bf16, F16, F32, Q8_0};
 use super::{K_TILE, SIDE, TILE};
-use crate::BlockType;
 use crate::avx512::{interleave, mask};
+use crate::{BlockType, fetch};
 
 /// Two numbers of each of sixteen rows that elements are scaled with.
 pub(super) type Numbers = [[f32; 16]; 2];
@@ -193,8 +193,7 @@ impl<'a> Runs<'a> {
     fn fetch(&self, row: usize, runs: &Range<usize>) {
         let (from, to) = (runs.start * self.eight / 8, runs.end * self.eight / 8);
         for line in self.row(row).and_then(|row| row.get(from..to)).unwrap_or_default().chunks(64) {
-            // SAFETY: a hint; it faults at no address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+            fetch::line(line.as_ptr());
         }
     }
 }

@@ -221,13 +221,7 @@ impl Stage {
     }
 }
 
-/// What is done beside the sums of a stage.
-pub(super) enum Work<'a, T> {
-    Passage(Passage<'a, T>),
-    Ahead(Ahead),
-}
-
-/// What is done beside them where transposing makes writing dear: the stage before is written, and the output's cache lines
+/// What is done beside the sums of a stage where transposing makes writing dear: the stage before is written, and the output's cache lines
 /// are asked for that this one is written to while the next is summed. A few lines at each step leave room for the tiles that are on
 /// their way.
 pub(super) struct Passage<'a, T> {
