@@ -5,10 +5,10 @@
 //! whatever was summed of the strips before is rescaled when a larger one turns up: `Σ softmax(l) W` is made in one pass over `W`, and no
 //! logit outlives its strip. Strips are the same whatever else is cut into pieces, and so are the bits.
 
-use crate::math::{LANES, exp, lane_sum};
+use crate::math::{LANES, exp, exp_of_negative, lane_sum};
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
-use crate::{Isa, Pool};
+use crate::{Isa, Pool, fetch};
 
 /// Entries of the vocabulary in a strip; the last one may be shorter.
 pub const STRIP: usize = 1024;
@@ -189,9 +189,17 @@ fn take_in_body(logits: &mut [f32], before: f32, total: f32) -> Taken {
     let highest = highest(logits);
     let (top, winner) =
         if highest > before { (highest, logits.iter().position(|&x| x == highest)) } else { (before, None) };
-    let shift = exp(before - top);
-    for x in logits.iter_mut() {
-        *x = exp(*x - top);
+    let (shift, len) = (exp_of_negative(before - top), logits.len());
+    let (whole, rest) = logits.as_chunks_mut::<LANES>();
+    for piece in whole {
+        // The row behind is next.
+        fetch::line(piece.as_ptr().wrapping_add(len).cast());
+        for x in piece {
+            *x = exp_of_negative(*x - top);
+        }
+    }
+    for x in rest {
+        *x = exp_of_negative(*x - top);
     }
     Taken { top, total: total * shift + lane_sum([logits], |[x]| x), shift, winner }
 }

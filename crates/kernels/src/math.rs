@@ -4,14 +4,37 @@
 /// e to the power of `x`, within 2 units in the last place; 0 below -87.3, `f32::MAX`-ish above 88.7 (never infinite).
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
+    let low = x < LOWEST;
+    let (p, n) = exp_parts(x.clamp(LOWEST, 88.7));
+    // 2^n in two halves: n = 128 alone would overflow the exponent.
+    let half = n >> 1;
+    let scale = |n: i32| f32::from_bits(((n + 127) << 23) as u32);
+    let y = p * scale(half) * scale(n - half);
+    if low { 0.0 } else { y }
+}
+
+/// The same of an `x` that is not above zero, with fewer steps: nothing can overflow.
+#[inline(always)]
+pub fn exp_of_negative(x: f32) -> f32 {
+    let low = x < LOWEST;
+    let x = if low { LOWEST } else { x };
+    let (p, n) = exp_parts(x);
+    let y = p * f32::from_bits(((n + 127) << 23) as u32);
+    if low { 0.0 } else { y }
+}
+
+/// What a number to be raised to must not fall below.
+const LOWEST: f32 = -87.3;
+
+/// `p` and `n` with `e^x = p 2^n`.
+#[inline(always)]
+fn exp_parts(x: f32) -> (f32, i32) {
     const LOG2_E: f32 = std::f32::consts::LOG2_E;
     // ln 2 in two pieces, so that `x - n ln 2` keeps its low bits.
     const LN2_HIGH: f32 = 0.693_145_75;
     const LN2_LOW: f32 = 1.428_606_8e-6;
     // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the float.
     const ROUND: f32 = 12_582_912.0;
-    let low = x < -87.3;
-    let x = x.clamp(-87.3, 88.7);
     let shifted = x.mul_add(LOG2_E, ROUND);
     let n = shifted - ROUND;
     let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, x));
@@ -22,12 +45,7 @@ pub fn exp(x: f32) -> f32 {
     p = p.mul_add(r, 0.5);
     p = p.mul_add(r, 1.0);
     p = p.mul_add(r, 1.0);
-    // 2^n in two halves: n = 128 alone would overflow the exponent.
-    let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
-    let half = n >> 1;
-    let scale = |n: i32| f32::from_bits(((n + 127) << 23) as u32);
-    let y = p * scale(half) * scale(n - half);
-    if low { 0.0 } else { y }
+    (p, (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32))
 }
 
 /// `1 / (1 + e^-x)`.
@@ -134,6 +152,10 @@ mod tests {
         assert_eq!(exp(f32::NEG_INFINITY), 0.0);
         assert_eq!(exp(0.0), 1.0);
         assert!(exp(500.0).is_finite());
+        for x in (-100_000..=0).map(|i| i as f32 / 1000.0).chain([f32::NEG_INFINITY, -0.0]) {
+            assert_eq!(exp_of_negative(x).to_bits(), exp(x).to_bits(), "{x}");
+        }
+        assert!(exp_of_negative(f32::NAN).is_nan());
     }
 
     #[test]

@@ -323,7 +323,7 @@ pub fn takes_bf16(isa: Isa, precision: Precision) -> bool {
 /// [`nt`] with values of either type.
 ///
 /// Where it goes on after another one (`again`), that one had the same `x`, the same rank and low-rank values that were made or given as here, and nobody has
-/// touched its scratch memory since: what was made of `x` there is not made again, on instruction sets that make something of it.
+/// touched its scratch memory since, or at most what is behind [`nt_held`]: what was made of `x` there is not made again, on instruction sets that make something of it.
 ///
 /// # Panics
 /// As [`nt`], and where a type of values is not taken: see [`takes_bf16`].
@@ -446,6 +446,13 @@ pub struct Shape {
 pub fn nt_scratch(shape: Shape, threads: usize, isa: Isa, precision: Precision) -> usize {
     let Shape { rows, cols, n, rank, .. } = shape;
     product::scratch(isa, precision, threads, (n, rows, cols), rank, product::Side::Rows)
+}
+
+/// How much of [`nt`]'s scratch memory, from its beginning, must stay as it is for a product that goes on with the same input; it never
+/// shrinks when `n` grows.
+pub fn nt_held(shape: Shape, isa: Isa, precision: Precision) -> usize {
+    let Shape { rows, cols, n, rank, .. } = shape;
+    product::held(isa, precision, (n, rows, cols), rank, product::Side::Rows)
 }
 
 /// Scratch memory of [`nn`], in f32 elements; it never shrinks when `n` grows.

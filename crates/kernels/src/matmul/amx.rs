@@ -30,6 +30,8 @@ use crate::{BlockType, Pool, Values, ValuesMut};
 /// Rows of the left operand that are held as tiles at once, and elements of it.
 const LEFT_ROWS: usize = 512;
 const LEFT_AREA: usize = 5 << 20;
+/// Elements of a left operand that is held whole, however many rows it has, for products that go on with the same one: 4 MiB.
+const LEFT_WHOLE: usize = 2 << 20;
 /// The longest block of a sum: whole blocks of every type.
 const K_BLOCK: usize = 2048;
 /// Elements of the longest block of weights.
@@ -47,6 +49,9 @@ const TILE: usize = 256;
 pub(super) struct Sizes {
     /// Rows of the left operand that are worked on at once.
     row_block: usize,
+    /// Whether all rows' tiles are held, room for those of a block of rows, and for all that are held.
+    whole: bool,
+    left_block: usize,
     left: usize,
     /// The first factor of an adapter of this rank.
     down: usize,
@@ -82,9 +87,13 @@ impl Sizes {
         // Every block of rows dequantises the weights anew, so none is a small rest.
         let row_block = m.div_ceil(m.div_ceil(most_rows).max(1)).next_multiple_of(SIDE);
         let (pairs, unit) = (m.min(most_rows).div_ceil(SIDE), most.min(n.next_multiple_of(SIDE)));
+        let most_held = most_rows.max(LEFT_WHOLE / whole.max(1) / SIDE * SIDE);
+        let pair = SIDE * (whole + tail) / 2;
         Self {
             row_block,
-            left: pairs * SIDE * (whole + tail) / 2,
+            whole: m <= most_held,
+            left_block: row_block / SIDE * pair,
+            left: m.min(most_held).div_ceil(SIDE) * pair,
             down: if rank == 0 { 0 } else { rank.next_multiple_of(SIDE) * whole / 2 },
             least,
             most,
@@ -99,6 +108,11 @@ impl Sizes {
 
     fn per_thread(&self) -> usize {
         (self.weights + self.places * self.place + self.buffer).next_multiple_of(16)
+    }
+
+    /// What products with the same left operand go on with, from the beginning.
+    pub fn held(&self) -> usize {
+        self.left + 16
     }
 
     /// All of it, with room to begin at a cache line.
@@ -165,8 +179,8 @@ fn run_to<T: stage::Stored>(ctx: &mut Ctx, product: &mut Product, out: Out<T>) {
     let per_thread = sizes.per_thread();
     let threads_scratch = Threads { parts: Rows::new(&mut rest[..per_thread * threads], per_thread), sizes: &sizes };
     let mut tail = product.tail.take();
-    // Where all rows of a left operand were packed, their tiles are still there.
-    let there = product.again && m <= sizes.row_block;
+    // Where all rows of a left operand are held, their tiles are still there.
+    let there = product.again && sizes.whole;
     if let Some(Tail { low: Low::Made { by, .. }, .. }) = &tail {
         down::fill(ctx.pool, &threads_scratch, right, (rank, k), by, down);
     }
@@ -174,6 +188,7 @@ fn run_to<T: stage::Stored>(ctx: &mut Ctx, product: &mut Product, out: Out<T>) {
         let rows = sizes.row_block.min(m - m0);
         let split = Split::new((rows, n), (sizes.least, sizes.most), SIDE, threads);
         let blocks = Blocks { k, k_block: sizes.k_block, rank, pairs: rows.div_ceil(SIDE) };
+        let packed = &mut packed[if sizes.whole { m0 / sizes.row_block * sizes.left_block } else { 0 }..];
         if !there {
             pack(ctx.pool, product.left.from(m0, 0), rows, &blocks, right, packed);
         }

@@ -180,3 +180,15 @@ pub(super) fn scratch(
         _ => main.max(plain(rank, k, Side::Rows)).max(plain(n, rank, Side::Cols(BlockType::F32))),
     }
 }
+
+/// How much of that, from its beginning, a product goes on with [again](Product::again).
+pub(super) fn held(isa: Isa, precision: Precision, shape: (usize, usize, usize), rank: usize, side: Side) -> usize {
+    match (isa, precision) {
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Amx, Precision::Bf16) => super::amx::Sizes::new(shape, rank, side).held(),
+        _ => {
+            let _ = (shape, rank, side);
+            0
+        }
+    }
+}

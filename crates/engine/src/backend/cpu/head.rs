@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use pocketune_kernels::cross_entropy::{self, STRIP, State};
-use pocketune_kernels::matmul::{Ctx, Precision, Start, Weight, nn, nt, tn};
-use pocketune_kernels::{elementwise, embed};
+use pocketune_kernels::matmul::{Ctx, Precision, Shape, Start, Weight, nn, nt, nt_held, nt_values, tn};
+use pocketune_kernels::{Values, ValuesMut, elementwise, embed};
 
 use super::faint::Faint;
 use super::{Batch, Cpu, NO_LABEL, Outcome};
@@ -154,6 +154,10 @@ impl Cpu {
                 elementwise::scale(pool, h, lora.scale);
             }
             let chosen = |strip: &Range<usize>| batch.choices.iter().any(|&choice| strip.contains(&(choice as usize)));
+            // Behind what all strips' logits go on with; an adapter's products, and moved weights, leave nothing there.
+            let shape = Shape { ty: matrix.ty, rows: longest, cols: c, n: count, rank: 0 };
+            let alone = head.lora.is_none() && head.moved.is_none();
+            let held = if alone { nt_held(shape, isa, precision) } else { 0 };
             let mut first = true;
             for strip in strips(vocab).filter(|strip| batch.choices.is_empty() || chosen(strip)) {
                 self.unless_stopping()?;
@@ -165,7 +169,7 @@ impl Cpu {
                 }
                 let logits = &mut logits[..count * strip.len()];
                 match head.moved {
-                    None => self.logits_of(head, &piece, &strip, &mut low, logits, scratch),
+                    None => self.logits_of(head, &piece, &strip, &mut low, logits, scratch, !first && held > 0),
                     Some(bias) => {
                         let groups = labelled.clone().map(|row| batch.group_of(row));
                         self.moved_logits((head.weight, bias), &piece, groups, &strip, logits, (room, scratch));
@@ -181,7 +185,7 @@ impl Cpu {
                     if !first {
                         cross_entropy::rescale(pool, sums, &state);
                     }
-                    let mut ctx = Ctx { pool, isa, precision, scratch: &mut *scratch };
+                    let mut ctx = Ctx { pool, isa, precision, scratch: &mut scratch[held..] };
                     let part = matrix.part(strip.clone());
                     match faint.as_mut().filter(|_| !first) {
                         Some(faint) => faint.add(&mut ctx, part, logits, sums, &state),
@@ -228,7 +232,8 @@ impl Cpu {
         Ok(outcome)
     }
 
-    /// The logits of a strip.
+    /// The logits of a strip, perhaps `again` for the same rows, with the scratch memory that holds them.
+    #[allow(clippy::too_many_arguments)]
     fn logits_of(
         &self,
         head: Head,
@@ -237,12 +242,14 @@ impl Cpu {
         low: &mut Work,
         logits: &mut [f32],
         scratch: &mut [f32],
+        again: bool,
     ) {
         let (Machine { isa, precision, .. }, pool) = (self.machine, &self.pool);
         let part = self.weights.matrix(head.weight).part(strip.clone());
         let start = head.bias.map_or(Start::Zero, |bias| Start::Bias(&bias[strip.clone()]));
         let mut ctx = Ctx { pool, isa, precision, scratch: &mut *scratch };
-        nt(&mut ctx, part, piece.x, piece.len(), logits, start, None);
+        let (x, logits_out) = ((Values::F32(piece.x), piece.len()), ValuesMut::F32(&mut *logits));
+        nt_values(&mut ctx, part, x, logits_out, start, None, again);
         if let Some(lora) = head.lora {
             let rank = lora.a.rows;
             let b = &mut low.piece[..rank * strip.len()];
@@ -306,7 +313,7 @@ impl Cpu {
                 self.weights.enter(head.weight, strip.clone());
             }
             let logits = &mut logits[..count * strip.len()];
-            self.logits_of(head, piece, &strip, low, logits, scratch);
+            self.logits_of(head, piece, &strip, low, logits, scratch, false);
             cross_entropy::gradient(isa, pool, logits, strip.start, piece.labels, state, scale);
             self.unless_stopping()?;
             let mut thin = Ctx { pool, isa, precision: Precision::F32, scratch: &mut *scratch };

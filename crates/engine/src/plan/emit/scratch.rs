@@ -76,6 +76,13 @@ fn nn_part(request: Request, weight: WeightId, rows: usize, n: usize, rank: usiz
     matmul::nn_scratch(Shape { ty, rows, cols: decl.cols, n, rank }, m.threads, m.isa, m.precision)
 }
 
+/// What all strips of the head make use of, of the scratch memory of the first one's logits.
+fn logits_held(request: Request, weight: WeightId, n: usize) -> usize {
+    let (decl, ty, m) = (&request.graph.weights[weight.0], request.stored[weight.0].ty, request.machine);
+    let shape = Shape { ty, rows: STRIP.min(decl.rows), cols: decl.cols, n, rank: 0 };
+    matmul::nt_held(shape, m.isa, m.precision)
+}
+
 /// Rows of head and loss at a time, no more than there are.
 pub(super) fn loss_rows(request: Request) -> usize {
     request.policy.loss_rows.clamp(1, request.tokens.max(1))
@@ -87,7 +94,8 @@ pub(super) fn loss_rows(request: Request) -> usize {
 pub(super) fn loss_work(request: Request, weight: WeightId, lora: Option<Factors>, skip: bool) -> usize {
     let (decl, rows) = (&request.graph.weights[weight.0], loss_rows(request));
     let strip = STRIP.min(decl.rows);
-    let product = nt_part(request, weight, strip, rows, 0).max(nn_part(request, weight, strip, rows, 0));
+    let (logits, held) = (nt_part(request, weight, strip, rows, 0), logits_held(request, weight, rows));
+    let product = logits.max(held + nn_part(request, weight, strip, rows, 0));
     let (adapter, thin) = match lora {
         None => (0, 0),
         Some(lora) => {
