@@ -27,11 +27,15 @@ use crate::pool::own;
 use crate::rows::Rows;
 use crate::{BlockType, Pool, Values, ValuesMut};
 
-/// Rows of the left operand that are held as tiles at once, and elements of it.
+/// Rows of the left operand that are worked on at once, and elements of it.
 const LEFT_ROWS: usize = 512;
 const LEFT_AREA: usize = 5 << 20;
 /// Elements of a left operand that is held whole, however many rows it has, for products that go on with the same one: 4 MiB.
 const LEFT_WHOLE: usize = 2 << 20;
+/// Rows below which no thread has some to itself.
+const OWN_ROWS: usize = 128;
+/// Rows of which a thread would wait for tiles that another has packed, for as long as it takes to dequantise this many weights of a column again.
+const AGAIN: usize = 4;
 /// The longest block of a sum: whole blocks of every type.
 const K_BLOCK: usize = 2048;
 /// Elements of the longest block of weights.
@@ -47,11 +51,11 @@ const TILE: usize = 256;
 
 /// Scratch memory, in f32 elements: the left operand, an adapter's first factor, then for each thread tiles of weights, sums and a row buffer.
 pub(super) struct Sizes {
-    /// Rows of the left operand that are worked on at once.
-    row_block: usize,
-    /// Whether all rows' tiles are held, room for those of a block of rows, and for all that are held.
+    /// Rows of the left operand that are worked on at once, at most.
+    most_rows: usize,
+    /// Whether all rows' tiles are held, room for those of 32 rows, and for all that are held.
     whole: bool,
-    left_block: usize,
+    pair: usize,
     left: usize,
     /// The first factor of an adapter of this rank.
     down: usize,
@@ -84,15 +88,13 @@ impl Sizes {
         };
         let whole = k.next_multiple_of(K_TILE);
         let most_rows = (LEFT_AREA / whole.max(1)).clamp(SIDE, LEFT_ROWS) / SIDE * SIDE;
-        // Every block of rows dequantises the weights anew, so none is a small rest.
-        let row_block = m.div_ceil(m.div_ceil(most_rows).max(1)).next_multiple_of(SIDE);
         let (pairs, unit) = (m.min(most_rows).div_ceil(SIDE), most.min(n.next_multiple_of(SIDE)));
         let most_held = most_rows.max(LEFT_WHOLE / whole.max(1) / SIDE * SIDE);
         let pair = SIDE * (whole + tail) / 2;
         Self {
-            row_block,
+            most_rows,
             whole: m <= most_held,
-            left_block: row_block / SIDE * pair,
+            pair,
             left: m.min(most_held).div_ceil(SIDE) * pair,
             down: if rank == 0 { 0 } else { rank.next_multiple_of(SIDE) * whole / 2 },
             least,
@@ -104,6 +106,20 @@ impl Sizes {
             places: if k > k_block { pairs } else { 2 },
             place: unit * SIDE,
         }
+    }
+
+    /// The length of blocks that `rows` are worked on in: every one dequantises the weights anew, so none is a small rest.
+    fn row_block(&self, rows: usize) -> usize {
+        rows.div_ceil(rows.div_ceil(self.most_rows).max(1)).next_multiple_of(SIDE)
+    }
+
+    /// How many of `m` rows each thread gets to itself, where that pays for `n` outputs: it dequantises all weights for them, and waits for no
+    /// tile that another has packed.
+    fn own_rows(&self, m: usize, n: usize, threads: usize) -> Option<usize> {
+        let part = m.div_ceil(threads).next_multiple_of(SIDE);
+        let fillings = |rows: usize| rows.div_ceil(self.most_rows);
+        let more = (threads * fillings(part)).saturating_sub(fillings(m));
+        (self.whole && threads > 1 && part >= OWN_ROWS && more * n <= AGAIN * m).then_some(part)
     }
 
     fn per_thread(&self) -> usize {
@@ -169,49 +185,116 @@ pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
 }
 
 fn run_to<T: stage::Stored>(ctx: &mut Ctx, product: &mut Product, out: Out<T>) {
-    let (m, n, k, right) = (product.m, product.n, product.k, product.right);
-    let rank = product.tail.as_ref().map_or(0, |tail| tail.factor.rank);
-    let sizes = Sizes::new((m, n, k), rank, right.side());
-    let threads = ctx.pool.threads();
+    let (m, k, right, pool) = (product.m, product.k, product.right, ctx.pool);
+    let mut tail = product.tail.take();
+    let factor = tail.as_ref().map(|tail| tail.factor);
+    let rank = factor.map_or(0, |factor| factor.rank);
+    let sizes = Sizes::new((m, product.n, k), rank, right.side());
     let line = ctx.scratch.as_ptr().align_offset(64);
     let (packed, rest) = ctx.scratch[line..].split_at_mut(sizes.left);
     let (down, rest) = rest.split_at_mut(sizes.down);
-    let per_thread = sizes.per_thread();
+    let (per_thread, threads) = (sizes.per_thread(), pool.threads());
     let threads_scratch = Threads { parts: Rows::new(&mut rest[..per_thread * threads], per_thread), sizes: &sizes };
-    let mut tail = product.tail.take();
-    // Where all rows of a left operand are held, their tiles are still there.
-    let there = product.again && sizes.whole;
     if let Some(Tail { low: Low::Made { by, .. }, .. }) = &tail {
-        down::fill(ctx.pool, &threads_scratch, right, (rank, k), by, down);
+        down::fill(pool, &threads_scratch, right, (rank, k), by, down);
     }
-    for m0 in (0..m).step_by(sizes.row_block) {
-        let rows = sizes.row_block.min(m - m0);
-        let split = Split::new((rows, n), (sizes.least, sizes.most), SIDE, threads);
-        let blocks = Blocks { k, k_block: sizes.k_block, rank, pairs: rows.div_ceil(SIDE) };
-        let packed = &mut packed[if sizes.whole { m0 / sizes.row_block * sizes.left_block } else { 0 }..];
-        if !there {
-            pack(ctx.pool, product.left.from(m0, 0), rows, &blocks, right, packed);
+    let low = tail.as_mut().map(|tail| match &mut tail.low {
+        Low::Given(h) => LowRows::Given(h),
+        Low::Made { scale, into, .. } => LowRows::Made { by: down, scale: *scale, into: Rows::new(into, rank) },
+    });
+    let work = Run { product, low, factor, packed: Rows::new(packed, 1), threads: threads_scratch, out };
+    match sizes.own_rows(m, work.product.n, threads) {
+        Some(part) => pool.run(m.div_ceil(part), &|at, thread| {
+            work.rows(at * part..m.min((at + 1) * part), &Hands::One(thread));
+        }),
+        None => work.rows(0..m, &Hands::All(pool)),
+    }
+}
+
+/// Who works on rows of a product: all threads together, or one that has them to itself.
+enum Hands<'a> {
+    All(&'a Pool),
+    One(usize),
+}
+
+impl Hands<'_> {
+    fn threads(&self) -> usize {
+        match self {
+            Hands::All(pool) => pool.threads(),
+            Hands::One(_) => 1,
         }
-        if let Some(tail) = &mut tail {
-            if let Low::Made { scale, into, .. } = &mut tail.low {
-                let into = &mut into[m0 * rank..(m0 + rows) * rank];
-                down::multiply(ctx.pool, &threads_scratch, right, &blocks, packed, down, *scale, into);
+    }
+
+    /// [`Pool::run`].
+    fn run(&self, tasks: usize, call: &(dyn Fn(usize, usize) + Sync)) {
+        match self {
+            Hands::All(pool) => pool.run(tasks, call),
+            Hands::One(thread) => (0..tasks).for_each(|task| call(task, *thread)),
+        }
+    }
+}
+
+/// An adapter's low-rank values: there already, or to be made with the tiles of its first factor.
+enum LowRows<'a> {
+    Given(&'a [f32]),
+    Made { by: &'a [f32], scale: f32, into: Rows<'a> },
+}
+
+/// A product with all that its threads share.
+struct Run<'a, T> {
+    product: &'a Product<'a>,
+    low: Option<LowRows<'a>>,
+    factor: Option<Factor<'a>>,
+    packed: Rows<'a>,
+    threads: Threads<'a>,
+    out: Out<'a, T>,
+}
+
+impl<T: stage::Stored> Run<'_, T> {
+    /// The outputs of `all` rows, a block of them after another.
+    fn rows(&self, all: Range<usize>, hands: &Hands) {
+        let (&Product { left, right, n, k, start, again, .. }, sizes) = (self.product, self.threads.sizes);
+        let rank = self.factor.map_or(0, |factor| factor.rank);
+        let row_block = sizes.row_block(all.len());
+        for m0 in all.clone().step_by(row_block) {
+            let rows = row_block.min(all.end - m0);
+            let blocks = Blocks { k, k_block: sizes.k_block, rank, pairs: rows.div_ceil(SIDE) };
+            let at = if sizes.whole { m0 / SIDE * sizes.pair } else { 0 };
+            // SAFETY: the tiles of these rows, or of a block of rows at a time, are of those alone that work on them.
+            let packed = unsafe { self.packed.range(at..at + blocks.pairs * sizes.pair) };
+            // Where all rows of a left operand are held, their tiles are still there.
+            let there = again && sizes.whole;
+            if !there {
+                pack(hands, left.from(m0, 0), rows, &blocks, right, packed);
             }
-            let h = match &tail.low {
-                Low::Given(h) => h,
-                Low::Made { into, .. } => &**into,
-            };
-            let low = Left { data: Values::F32(&h[m0 * rank..]), row: rank, k: 1 };
-            pack_low(ctx.pool, low, rows, &blocks, right, packed);
+            if let Some(low) = &self.low {
+                let h = match low {
+                    LowRows::Given(h) => &h[m0 * rank..(m0 + rows) * rank],
+                    LowRows::Made { by, scale, into } => {
+                        // SAFETY: these rows are of those alone that work on them.
+                        let into = unsafe { into.range(m0 * rank..(m0 + rows) * rank) };
+                        down::multiply(hands, &self.threads, right, &blocks, packed, by, *scale, into);
+                        into
+                    }
+                };
+                let low = Left { data: Values::F32(h), row: rank, k: 1 };
+                pack_low(hands, low, rows, &blocks, right, packed);
+            }
+            let threads = hands.threads();
+            let split = Split::new((rows, n), (sizes.least, sizes.most), SIDE, threads);
+            let job = Job { left: packed, right, blocks: &blocks, factor: self.factor, start };
+            hands.run(split.tasks(), &|task, thread| {
+                let (rows, cols) = split.task(task);
+                let mine = match hands {
+                    Hands::One(_) => Packed { own: 0..blocks.pairs, first: false },
+                    Hands::All(_) => Packed {
+                        own: own(blocks.pairs, thread, threads),
+                        first: !there && task == own(split.tasks(), thread, threads).start,
+                    },
+                };
+                job.task(m0, rows, cols, mine, &mut self.threads.of(thread), &self.out);
+            });
         }
-        let factor = tail.as_ref().map(|tail| tail.factor);
-        let job = Job { left: packed, right, blocks: &blocks, factor, start: product.start };
-        ctx.pool.run(split.tasks(), &|task, thread| {
-            let (rows, cols) = split.task(task);
-            let first = !there && task == own(split.tasks(), thread, threads).start;
-            let mine = Packed { own: own(blocks.pairs, thread, threads), first };
-            job.task(m0, rows, cols, mine, &mut threads_scratch.of(thread), &out);
-        });
     }
 }
 
@@ -248,8 +331,9 @@ struct Block {
     main: usize,
     steps: usize,
     last: bool,
-    /// Where its part of the left operand begins.
+    /// Where its tiles begin among those of a pair of the left operand's rows, and how many floats those of all blocks take.
     at: usize,
+    pair: usize,
 }
 
 impl Blocks {
@@ -270,22 +354,23 @@ impl Blocks {
         let (main, last) = (ks.len().div_ceil(K_TILE), ks.end == self.k);
         let steps = main + if last { self.rank.div_ceil(K_TILE) } else { 0 };
         let before = at * self.k_block.div_ceil(K_TILE);
-        Block { ks, main, steps, last, at: self.pairs * 2 * TILE * before }
+        let all = self.k.div_ceil(K_TILE) + self.rank.div_ceil(K_TILE);
+        Block { ks, main, steps, last, at: 2 * TILE * before, pair: 2 * TILE * all }
     }
 }
 
 impl Block {
-    /// Where the tiles of a pair of the left operand's rows lie.
+    /// Where the tiles of a pair of the left operand's rows lie: the same whoever else works on how many others.
     fn tiles(&self, pair: usize) -> Range<usize> {
-        let len = 2 * TILE * self.steps;
-        self.at + pair * len..self.at + (pair + 1) * len
+        let at = pair * self.pair + self.at;
+        at..at + 2 * TILE * self.steps
     }
 }
 
-/// Rounds `rows` of the left operand and lays them out in tiles, block by block and there pair by pair of tiles.
-fn pack(pool: &Pool, left: Left, rows: usize, blocks: &Blocks, right: Right, to: &mut [f32]) {
+/// Rounds `rows` of the left operand and lays them out in tiles, pair by pair of tiles and there block by block.
+fn pack(hands: &Hands, left: Left, rows: usize, blocks: &Blocks, right: Right, to: &mut [f32]) {
     let all = Rows::new(to, 1);
-    pool.run(blocks.pairs, &|pair, _| {
+    hands.run(blocks.pairs, &|pair, _| {
         for block in blocks.each() {
             // SAFETY: these tiles are this task's.
             let to = unsafe { all.range(block.tiles(pair)) };
@@ -296,9 +381,9 @@ fn pack(pool: &Pool, left: Left, rows: usize, blocks: &Blocks, right: Right, to:
 }
 
 /// The same of low-rank values, after the last block.
-fn pack_low(pool: &Pool, low: Left, rows: usize, blocks: &Blocks, right: Right, to: &mut [f32]) {
+fn pack_low(hands: &Hands, low: Left, rows: usize, blocks: &Blocks, right: Right, to: &mut [f32]) {
     let (all, block) = (Rows::new(to, 1), blocks.last());
-    pool.run(blocks.pairs, &|pair, _| {
+    hands.run(blocks.pairs, &|pair, _| {
         // SAFETY: these tiles are this task's.
         let to = unsafe { all.range(block.tiles(pair)) };
         lay(low, rows, pair, blocks.rank, fill::Place { first: block.main, steps: block.steps }, right, to);

@@ -5,7 +5,7 @@
 use super::super::Weight;
 use super::super::out::Out;
 use super::super::product::{Left, Right};
-use super::{Blocks, TILE, Threads, fill, stage};
+use super::{Blocks, Hands, TILE, Threads, fill, stage};
 use crate::amx::{K_TILE, Pair, SIDE, Square, Tiles};
 use crate::rows::Rows;
 use crate::{Pool, Values};
@@ -44,7 +44,7 @@ pub(super) fn fill(
 /// `into = scale left byᵀ` for the rows that lie in `packed`.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn multiply(
-    pool: &Pool,
+    hands: &Hands,
     threads: &Threads,
     right: Right,
     blocks: &Blocks,
@@ -56,7 +56,7 @@ pub(super) fn multiply(
     let (rank, whole) = (blocks.rank, blocks.k.div_ceil(K_TILE));
     let (rows, transposed) = (into.len() / rank, matches!(right, Right::Rows(_)));
     let out = Out::new(into, rank);
-    pool.run(blocks.pairs, &|pair, thread| {
+    hands.run(blocks.pairs, &|pair, thread| {
         let mut scratch = threads.of(thread);
         let sums = &mut scratch.sums.at(0).0[..SIDE * SIDE];
         // SAFETY: the product checked that this processor has AMX and that its kernel lets us use it.
