@@ -216,7 +216,7 @@ pub fn backward(
     let read = Read { q, k, v, lse, go, delta };
 
     let all = Tasks { heads, segments, shared: heads.shared(), first: 0 };
-    let first = in_one_sweep(all.count(|_| 1), pool.threads());
+    let first = in_one_sweep(all.count(|_| 1), pool.threads(), keeping.is_some());
     let to = Gradients { gq: &gq, gk: &gk, gv: &gv };
     pool.run(first, &|task, thread| {
         sweep(isa, all.locate(task, |_| 1), read, Sweep::All(to), scratch.piece(thread).0, keeping);
@@ -264,11 +264,11 @@ fn deltas_body(d: usize, go: &[f32], out: &[f32], to: &mut [f32]) {
     }
 }
 
-/// How many of `tasks` whole key heads are swept once. A rest that would leave threads idle is swept twice, which takes about 1.8 times
-/// the work but is cut into tiles.
-fn in_one_sweep(tasks: usize, threads: usize) -> usize {
-    let rest = tasks % threads;
-    if 18 * rest <= 10 * threads { tasks - rest } else { tasks }
+/// How many of `tasks` whole key heads are swept once. A rest that would leave threads idle is swept twice and cut into tiles, which takes about 1.8 times
+/// the work, and 2.5 times where one sweep keeps forms of keys and sums of their gradients.
+fn in_one_sweep(tasks: usize, threads: usize, keeps: bool) -> usize {
+    let (rest, twice) = (tasks % threads, if keeps { 25 } else { 18 });
+    if twice * rest <= 10 * threads { tasks - rest } else { tasks }
 }
 
 /// The first `shared` floats of the scratch memory, each thread's part of the rest, and on AMX how much of keys it has room to keep.
