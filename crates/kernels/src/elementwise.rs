@@ -1,17 +1,48 @@
 //! Sums, copies and scalings of whole values: one pass over memory each.
 
-use crate::Pool;
+use crate::per_isa::per_isa;
 use crate::rows::Rows;
+use crate::{Isa, Pool, fetch};
 
 const PIECE: usize = 8192;
+/// Floats of a cache line, and how far ahead they are asked for.
+const LINE: usize = 16;
+const AHEAD: usize = 512;
 
 /// `a += b`.
-pub fn add(pool: &Pool, a: &mut [f32], b: &[f32]) {
+pub fn add(isa: Isa, pool: &Pool, a: &mut [f32], b: &[f32]) {
     assert!(a.len() == b.len(), "{} {}", a.len(), b.len());
     let a = Rows::new(a, PIECE);
     pool.run(a.pieces(), &|task, _| {
         let (a, range) = a.piece(task);
-        a.iter_mut().zip(&b[range]).for_each(|(a, &b)| *a += b);
+        add_piece(isa, a, &b[range]);
+    });
+}
+
+per_isa!(fn add_piece(a: &mut [f32], b: &[f32]) = add_body);
+
+#[inline(always)]
+fn add_body(a: &mut [f32], b: &[f32]) {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks_mut::<LINE>(), b.as_chunks::<LINE>());
+    for (a, b) in a.iter_mut().zip(b) {
+        fetch::line(a.as_ptr().wrapping_add(AHEAD).cast());
+        fetch::line(b.as_ptr().wrapping_add(AHEAD).cast());
+        for (a, b) in a.iter_mut().zip(b) {
+            *a += b;
+        }
+    }
+    for (a, b) in a_rest.iter_mut().zip(b_rest) {
+        *a += b;
+    }
+}
+
+/// `to = from`.
+pub fn copy(pool: &Pool, to: &mut [f32], from: &[f32]) {
+    assert!(to.len() == from.len(), "{} {}", to.len(), from.len());
+    let to = Rows::new(to, PIECE);
+    pool.run(to.pieces(), &|task, _| {
+        let (to, range) = to.piece(task);
+        to.copy_from_slice(&from[range]);
     });
 }
 

@@ -8,8 +8,8 @@ use pocketune_kernels::levels::Steps;
 use pocketune_kernels::matmul::{Ctx, Precision, Weight};
 use pocketune_kernels::philox::Philox;
 use pocketune_kernels::{
-    BlockType, Isa, Pool, blocks, cross_entropy, dora, embed, gated, layer_norm, levels, norm, reference, rope,
-    shared_norm, update,
+    BlockType, Isa, Pool, blocks, cross_entropy, dora, elementwise, embed, gated, layer_norm, levels, norm, reference,
+    rope, shared_norm, update,
 };
 
 fn random(stream: u64, len: usize) -> Vec<f32> {
@@ -36,6 +36,25 @@ fn same_bits(name: &str, run: impl Fn(Isa, &Pool) -> Vec<f32>) -> Vec<f32> {
         }
     }
     first
+}
+
+#[test]
+fn sums_and_copies_of_whole_values() {
+    for len in [0, 1, 16, 17, 8191, 8209, 20_011] {
+        let (a, b) = (random(1, len), random(2, len));
+        let sum = same_bits("add", |isa, pool| {
+            let mut sum = a.clone();
+            elementwise::add(isa, pool, &mut sum, &b);
+            sum
+        });
+        assert!(sum.iter().zip(a.iter().zip(&b)).all(|(sum, (a, b))| *sum == a + b), "{len} sums");
+        let copy = same_bits("copy", |_, pool| {
+            let mut to = vec![f32::NAN; len];
+            elementwise::copy(pool, &mut to, &a);
+            to
+        });
+        assert_eq!(copy, a, "{len} copies");
+    }
 }
 
 #[test]

@@ -320,8 +320,8 @@ impl Cpu {
             Instr::LevelsBackward { steps, levels: kept, g } => {
                 levels::backward(isa, pool, steps, width(g), r(kept), w(g));
             }
-            Instr::Add { from, to } => elementwise::add(pool, w(to), r(from)),
-            Instr::Copy { from, to } => w(to).copy_from_slice(r(from)),
+            Instr::Add { from, to } => elementwise::add(isa, pool, w(to), r(from)),
+            Instr::Copy { from, to } => elementwise::copy(pool, w(to), r(from)),
             Instr::CrossEntropy { weight, bias, lora, skip, rows, x, gx, lse, grads, work } => {
                 let lora = lora.map(|lora| HeadAdapter { a: factor(lora.a), b: matrix(lora.b), scale: lora.scale });
                 let grads = grads.map(|grads| grads.map(begun));
