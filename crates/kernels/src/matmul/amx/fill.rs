@@ -21,8 +21,8 @@ pub(super) struct Place {
 
 /// How far ahead the left operand is asked for.
 const PIECES_AHEAD: usize = 4;
-/// And rows of floats.
-const FLOAT_ROWS_AHEAD: usize = 8;
+/// And columns of values.
+const COLS_AHEAD: usize = 2;
 
 /// Elements `ks` of row `i` of the left operand in bf16, zeros after them.
 #[inline]
@@ -208,16 +208,34 @@ fn value_cols(w: &Weight, values: Values, js: Range<usize>, ks: Range<usize>, pl
             }
         }
     };
-    for pair in 0..ks.len().div_ceil(K_TILE) * K_TILE / 2 {
-        let k = ks.start + 2 * pair;
-        w.fetch(k + FLOAT_ROWS_AHEAD, js.start, js.end);
-        w.fetch(k + FLOAT_ROWS_AHEAD + 1, js.start, js.end);
+    let line = |k: usize, j: usize| {
+        let at = k * w.cols + j;
+        match values {
+            Values::Bf16(from) => fetch::line(from.as_ptr().wrapping_add(at).cast()),
+            Values::F32(from) => {
+                fetch::line(from.as_ptr().wrapping_add(at).cast());
+                fetch::line(from.as_ptr().wrapping_add(at + 16).cast());
+            }
+        }
+    };
+    // A pair of tiles after another, so that they are written in one piece; rows are asked for as those of a left operand are.
+    for step in 0..ks.len().div_ceil(K_TILE) {
         for (v, j) in js.clone().step_by(SIDE).enumerate() {
-            let tiles = &mut to[(v * place.steps + place.first + pair / 16) * 2 * TILE..][..2 * TILE];
-            for (half, pairs) in interleave(row(k, j), row(k + 1, j)).into_iter().enumerate() {
-                let to: &mut [f32] = &mut tiles[half * TILE + pair % 16 * 16..][..16];
-                // SAFETY: `to` has 64 bytes.
-                unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs) };
+            let tiles = &mut to[(v * place.steps + place.first + step) * 2 * TILE..][..2 * TILE];
+            // Behind the last columns come the first of the next rows.
+            let (below, ahead) = match j + COLS_AHEAD * SIDE {
+                ahead if ahead < js.end => (0, ahead),
+                ahead => (K_TILE, js.start + ahead - js.end),
+            };
+            for pair in 0..16 {
+                let k = ks.start + step * K_TILE + 2 * pair;
+                line(k + below, ahead);
+                line(k + 1 + below, ahead);
+                for (half, pairs) in interleave(row(k, j), row(k + 1, j)).into_iter().enumerate() {
+                    let to: &mut [f32] = &mut tiles[half * TILE + pair * 16..][..16];
+                    // SAFETY: `to` has 64 bytes.
+                    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs) };
+                }
             }
         }
     }
