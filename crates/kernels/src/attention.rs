@@ -216,7 +216,7 @@ pub fn backward(
     let read = Read { q, k, v, lse, go, delta };
 
     let all = Tasks { heads, segments, shared: heads.shared(), first: 0 };
-    let first = in_one_sweep(all.count(|_| 1), pool.threads(), keeping.is_some());
+    let first = in_one_sweep(all.count(|_| 1), pool.threads(), keeping.is_some_and(Keeping::any));
     let to = Gradients { gq: &gq, gk: &gk, gv: &gv };
     pool.run(first, &|task, thread| {
         sweep(isa, all.locate(task, |_| 1), read, Sweep::All(to), scratch.piece(thread).0, keeping);

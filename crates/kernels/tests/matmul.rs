@@ -516,6 +516,10 @@ fn one_more_product_of_the_same_input_has_the_same_bits() {
                 let mut scratch = vec![f32::NAN; matmul::nt_scratch(shape, threads, isa, precision)];
                 let mut run = |which: usize, again: bool| {
                     let ((rows, w), (factor, by)) = (&weights[which], &factors[which]);
+                    if again {
+                        // What is behind may have served something else.
+                        scratch[matmul::nt_held(shape, isa, precision)..].fill(f32::NAN);
+                    }
                     let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
                     let (mut y, mut into) = (vec![f32::NAN; n * rows], vec![f32::NAN; n * rank]);
                     let low = if make { Low::Made { by, scale: 0.5, into: &mut into } } else { Low::Given(&h) };

@@ -41,14 +41,19 @@ impl Keeping {
         self.tiles(len.saturating_sub(Self::HEADER) / self.tile(d))
     }
 
+    /// Whether there is room to keep any.
+    pub fn any(self) -> bool {
+        self.tiles > 0
+    }
+
     /// Floats of all of it.
     pub fn len(self, d: usize) -> usize {
-        if self.tiles == 0 { 0 } else { Self::HEADER + self.tiles * self.tile(d) }
+        if !self.any() { 0 } else { Self::HEADER + self.tiles * self.tile(d) }
     }
 
     /// Forgets what memory that was used for something else seems to say.
     pub fn forget(self, memory: &mut [f32]) {
-        if self.tiles > 0 {
+        if self.any() {
             memory[..Self::HEADER].fill(0.0);
         }
     }

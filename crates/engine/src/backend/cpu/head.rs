@@ -169,7 +169,7 @@ impl Cpu {
                 }
                 let logits = &mut logits[..count * strip.len()];
                 match head.moved {
-                    None => self.logits_of(head, &piece, &strip, &mut low, logits, scratch, !first && held > 0),
+                    None => self.logits_of(head, &piece, &strip, &mut low, logits, scratch, !first && alone),
                     Some(bias) => {
                         let groups = labelled.clone().map(|row| batch.group_of(row));
                         self.moved_logits((head.weight, bias), &piece, groups, &strip, logits, (room, scratch));

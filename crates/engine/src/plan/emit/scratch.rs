@@ -94,7 +94,10 @@ pub(super) fn loss_rows(request: Request) -> usize {
 pub(super) fn loss_work(request: Request, weight: WeightId, lora: Option<Factors>, skip: bool) -> usize {
     let (decl, rows) = (&request.graph.weights[weight.0], loss_rows(request));
     let strip = STRIP.min(decl.rows);
-    let (logits, held) = (nt_part(request, weight, strip, rows, 0), logits_held(request, weight, rows));
+    // Where nothing but the frozen head makes logits, what it makes of its rows stays for all strips.
+    let alone = lora.is_none() && !moving::moves(request);
+    let held = if alone { logits_held(request, weight, rows) } else { 0 };
+    let logits = nt_part(request, weight, strip, rows, 0);
     let product = logits.max(held + nn_part(request, weight, strip, rows, 0));
     let (adapter, thin) = match lora {
         None => (0, 0),
