@@ -15,8 +15,9 @@ mod kit;
 mod single;
 
 use std::ops::Range;
+use std::sync::atomic::AtomicU8;
 
-use self::body::{Gradients, Read, Sweep, Task, Work};
+use self::body::{Gradients, Half, Read, Sweep, Task, Work};
 use self::float::Float;
 use self::kept::Keeping;
 use crate::Isa;
@@ -189,8 +190,9 @@ pub fn forward(
 
 /// With `p = exp(s - lse)`: `gv = pᵀ go`, `gs = p (go vᵀ - Σ go o)`, `gq = gs k scale`, `gk = gsᵀ q scale`.
 ///
-/// One sweep where a key head is a task for each thread, or two, one that owns tiles of `gq` and one that owns tiles of `gk` and
-/// `gv`: then scores are computed twice, and no sum is ever shared between threads. The bits are the same.
+/// One sweep where a key head is a task for each thread, or where half of its keys are one; or two, one that owns tiles of `gq` and one that owns tiles of `gk` and
+/// `gv`: then scores are computed twice. A gradient of a query is the sum of what either half of the keys gives it, whoever computed that, so the bits
+/// are the same.
 ///
 /// # Panics
 /// As [`forward`].
@@ -216,19 +218,32 @@ pub fn backward(
     let read = Read { q, k, v, lse, go, delta };
 
     let all = Tasks { heads, segments, shared: heads.shared(), first: 0 };
-    let first = in_one_sweep(all.count(|_| 1), pool.threads(), keeping.is_some_and(Keeping::any));
+    let (q_tiles, k_tiles) = (|s: &Segment| s.q_len.div_ceil(TILE), |s: &Segment| s.k_len.div_ceil(TILE));
+    let (whole, threads) = (all.count(|_| 1), pool.threads());
+    let over = whole % threads;
+    let each = segments.iter().map(q_tiles).max().unwrap_or(0);
+    let over = Over::cheapest(over, threads, keeping.is_some_and(Keeping::any), over * each <= MEETINGS);
+    let first = if over == Over::Whole { whole } else { whole - whole % threads };
     let to = Gradients { gq: &gq, gk: &gk, gv: &gv };
     pool.run(first, &|task, thread| {
         sweep(isa, all.locate(task, |_| 1), read, Sweep::All(to), scratch.piece(thread).0, keeping);
     });
     let rest = Tasks { first, ..all };
-    let (q_tiles, k_tiles) = (|s: &Segment| s.q_len.div_ceil(TILE), |s: &Segment| s.k_len.div_ceil(TILE));
-    pool.run_in_order(rest.count(q_tiles), &|task, thread| {
-        sweep(isa, rest.locate(task, q_tiles), read, Sweep::Queries(to), scratch.piece(thread).0, keeping);
-    });
-    pool.run_in_order(rest.count(k_tiles), &|task, thread| {
-        sweep(isa, rest.locate_keys(task, k_tiles), read, Sweep::Keys(to), scratch.piece(thread).0, keeping);
-    });
+    if over == Over::Halves {
+        let met = [const { AtomicU8::new(0) }; MEETINGS];
+        pool.run(2 * rest.count(|_| 1), &|task, thread| {
+            let half = Half { which: task % 2, met: &met[task / 2 * each..][..each] };
+            let task = rest.locate(task / 2, |_| 1);
+            sweep(isa, task, read, Sweep::Half(to, half), scratch.piece(thread).0, keeping);
+        });
+    } else {
+        pool.run_in_order(rest.count(q_tiles), &|task, thread| {
+            sweep(isa, rest.locate(task, q_tiles), read, Sweep::Queries(to), scratch.piece(thread).0, keeping);
+        });
+        pool.run_in_order(rest.count(k_tiles), &|task, thread| {
+            sweep(isa, rest.locate_keys(task, k_tiles), read, Sweep::Keys(to), scratch.piece(thread).0, keeping);
+        });
+    }
 }
 
 /// Runs a task on AMX where a thread's memory is cut for that, and `keeping` says how.
@@ -264,11 +279,32 @@ fn deltas_body(d: usize, go: &[f32], out: &[f32], to: &mut [f32]) {
     }
 }
 
-/// How many of `tasks` whole key heads are swept once. A rest that would leave threads idle is swept twice and cut into tiles, which takes about 1.8 times
-/// the work, and 2.5 times where one sweep keeps forms of keys and sums of their gradients.
-fn in_one_sweep(tasks: usize, threads: usize, keeps: bool) -> usize {
-    let (rest, twice) = (tasks % threads, if keeps { 25 } else { 18 });
-    if twice * rest <= 10 * threads { tasks - rest } else { tasks }
+/// Tiles of queries, of all key heads that are worked on in halves, whose gradients two threads can bring together.
+const MEETINGS: usize = 1024;
+
+/// How key heads are worked on that are too few for each thread to have another one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Over {
+    /// As the others, while some threads have nothing to do.
+    Whole,
+    /// Each by two threads.
+    Halves,
+    /// In two sweeps over tiles, for any number of threads: about 1.8 times the work, and 2.5 times where one sweep keeps forms of keys and sums of their
+    /// gradients.
+    Tiles,
+}
+
+impl Over {
+    /// What takes the least time for `over` heads, in twentieths of a head's.
+    fn cheapest(over: usize, threads: usize, keeps: bool, halves: bool) -> Self {
+        let tiles = (if keeps { 50 } else { 36 } * over).div_ceil(threads);
+        let halves = if halves { 10 * (2 * over).div_ceil(threads) } else { usize::MAX };
+        match () {
+            () if 20 <= tiles.min(halves) => Self::Whole,
+            () if halves <= tiles => Self::Halves,
+            () => Self::Tiles,
+        }
+    }
 }
 
 /// The first `shared` floats of the scratch memory, each thread's part of the rest, and on AMX how much of keys it has room to keep.

@@ -1,5 +1,7 @@
 //! A fixed pool of threads. Work comes as numbered tasks; which thread runs a task never changes what the task computes.
 
+use std::cell::{Cell, UnsafeCell};
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -20,29 +22,65 @@ struct Job {
     dealt: usize,
 }
 
-// SAFETY: the pointer is only dereferenced between the start of `run` and its return, while the closure is borrowed there, and
-// the closure is `Sync`.
-unsafe impl Send for Job {}
-
-struct Turn {
-    generation: u64,
-    job: Option<Job>,
-    stop: bool,
-}
-
 struct Shared {
-    turn: Mutex<Turn>,
-    start: Condvar,
-    /// Mirrors `turn.generation` so that waiting threads can spin without the lock.
+    /// How many jobs there were: another number says that there is a new one.
     generation: AtomicUsize,
+    /// The job; nothing where the pool ends.
+    job: UnsafeCell<Option<Job>>,
+    /// Workers that wait for `start`.
+    sleepers: AtomicUsize,
+    sleep: Mutex<()>,
+    start: Condvar,
+    /// Workers that are not done.
+    busy: Line<AtomicUsize>,
     /// Each thread's next task.
-    next: Vec<Next>,
-    busy: AtomicUsize,
+    next: Vec<Line<AtomicUsize>>,
 }
 
-/// A counter with cache lines of its own.
+// SAFETY: the job is written while no worker is busy, and read by a worker between the generation that it saw and saying that it is done. The pointer in
+// it is only dereferenced meanwhile, while `run` borrows the closure, which is `Sync`.
+unsafe impl Sync for Shared {}
+// SAFETY: as above.
+unsafe impl Send for Shared {}
+
+/// Something with cache lines of its own.
 #[repr(align(128))]
-struct Next(AtomicUsize);
+struct Line<T>(T);
+
+impl Shared {
+    /// A job for all workers, none of which is busy; or the end.
+    fn announce(&self, job: Option<Job>) {
+        // SAFETY: no worker reads it: the last job is done, or there was none.
+        unsafe { *self.job.get() = job };
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        // Who goes to sleep says so and then looks once more: either that is seen here, or the generation there.
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            let _sleep = self.sleep.lock().expect("no thread panics holding the lock");
+            self.start.notify_all();
+        }
+    }
+
+    /// Waits for another generation than `seen`: looking for a while, then asleep.
+    fn wait(&self, seen: usize) -> usize {
+        for _ in 0..SPINS {
+            let now = self.generation.load(Ordering::Acquire);
+            if now != seen {
+                return now;
+            }
+            std::hint::spin_loop();
+        }
+        let mut sleep = self.sleep.lock().expect("no thread panics holding the lock");
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        loop {
+            let now = self.generation.load(Ordering::SeqCst);
+            if now != seen {
+                self.sleepers.fetch_sub(1, Ordering::SeqCst);
+                return now;
+            }
+            sleep = self.start.wait(sleep).expect("no thread panics holding the lock");
+        }
+    }
+}
 
 /// The tasks that `thread` of `threads` begins with.
 pub(crate) fn own(tasks: usize, thread: usize, threads: usize) -> Range<usize> {
@@ -53,6 +91,8 @@ pub(crate) fn own(tasks: usize, thread: usize, threads: usize) -> Range<usize> {
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
+    /// A pool is one thread's: two jobs at once would share its counters.
+    one_caller: PhantomData<Cell<()>>,
 }
 
 impl Pool {
@@ -62,11 +102,13 @@ impl Pool {
     /// The system's, when a thread can't be started.
     pub fn new(threads: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            turn: Mutex::new(Turn { generation: 0, job: None, stop: false }),
-            start: Condvar::new(),
             generation: AtomicUsize::new(0),
-            next: (0..threads.max(1)).map(|_| Next(AtomicUsize::new(0))).collect(),
-            busy: AtomicUsize::new(0),
+            job: UnsafeCell::new(None),
+            sleepers: AtomicUsize::new(0),
+            sleep: Mutex::new(()),
+            start: Condvar::new(),
+            busy: Line(AtomicUsize::new(0)),
+            next: (0..threads.max(1)).map(|_| Line(AtomicUsize::new(0))).collect(),
         });
         let workers = (1..threads.max(1))
             .map(|worker| {
@@ -77,7 +119,7 @@ impl Pool {
                     .spawn(move || work(&shared, worker))
             })
             .collect::<std::io::Result<Vec<_>>>()?;
-        Ok(Self { shared, workers })
+        Ok(Self { shared, workers, one_caller: PhantomData })
     }
 
     /// Threads that take part in a job.
@@ -110,17 +152,11 @@ impl Pool {
         for (thread, next) in self.shared.next[..dealt].iter().enumerate() {
             next.0.store(own(tasks, thread, dealt).start, Ordering::Relaxed);
         }
-        self.shared.busy.store(self.workers.len(), Ordering::Relaxed);
-        {
-            let mut turn = self.shared.turn.lock().expect("no thread panics holding the lock");
-            turn.generation += 1;
-            turn.job = Some(job);
-            self.shared.generation.store(turn.generation as usize, Ordering::Release);
-            self.shared.start.notify_all();
-        }
+        self.shared.busy.0.store(self.workers.len(), Ordering::Relaxed);
+        self.shared.announce(Some(job));
         take_tasks(&self.shared, job, 0);
         let mut spins = 0;
-        while self.shared.busy.load(Ordering::Acquire) != 0 {
+        while self.shared.busy.0.load(Ordering::Acquire) != 0 {
             spins += 1;
             if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
@@ -129,13 +165,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        {
-            let mut turn = self.shared.turn.lock().expect("no thread panics holding the lock");
-            turn.stop = true;
-            turn.generation += 1;
-            self.shared.generation.store(turn.generation as usize, Ordering::Release);
-            self.shared.start.notify_all();
-        }
+        self.shared.announce(None);
         for worker in self.workers.drain(..) {
             // A worker that panicked took the process's abort path already; nothing is left to report here.
             let _ = worker.join();
@@ -173,25 +203,11 @@ fn work(shared: &Shared, thread: usize) {
     let _guard = AbortOnPanic;
     let mut seen = 0;
     loop {
-        for _ in 0..SPINS {
-            if shared.generation.load(Ordering::Acquire) as u64 != seen {
-                break;
-            }
-            std::hint::spin_loop();
-        }
-        let job = {
-            let mut turn = shared.turn.lock().expect("no thread panics holding the lock");
-            while turn.generation == seen {
-                turn = shared.start.wait(turn).expect("no thread panics holding the lock");
-            }
-            seen = turn.generation;
-            if turn.stop {
-                return;
-            }
-            turn.job.expect("a generation without stop has a job")
-        };
+        seen = shared.wait(seen);
+        // SAFETY: it is not written again before this worker is done.
+        let Some(job) = (unsafe { *shared.job.get() }) else { return };
         take_tasks(shared, job, thread);
-        shared.busy.fetch_sub(1, Ordering::Release);
+        shared.busy.0.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -206,10 +222,14 @@ mod tests {
             for tasks in [0, 1, 2, 3, 100] {
                 let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
                 let count = |task: usize, thread| {
-                    assert!(thread < pool.threads());
+                    assert!(thread < threads);
                     counts[task].fetch_add(1, Ordering::Relaxed);
                 };
-                for _ in 0..50 {
+                for round in 0..50 {
+                    if round % 10 == 9 {
+                        // Long enough for workers to fall asleep.
+                        std::thread::sleep(std::time::Duration::from_millis(3));
+                    }
                     pool.run(tasks, &count);
                     pool.run_in_order(tasks, &count);
                 }

@@ -172,7 +172,10 @@ fn attention_on_amx_is_that_of_rounded_inputs() {
                 got
             };
             let got = run(1);
-            assert_eq!(got, run(3), "the number of threads changed a bit");
+            // Whole key heads, halves of them, and tiles.
+            for threads in [2, 3, 6] {
+                assert_eq!(got, run(threads), "{threads} threads changed a bit: {heads:?} {lens:?}");
+            }
             // Probabilities and their gradients are rounded on the way. The error of a sum goes with the size of its terms, not with
             // the sum's; a row that sees one key has a gradient of zero, by cancelling.
             let want = [("out", &out), ("lse", &lse), ("gq", &gq), ("gk", &gk), ("gv", &gv)];
@@ -273,7 +276,7 @@ fn attention_of_rising_scores_matches_the_reference() {
 
 #[test]
 fn what_attention_keeps_of_keys_changes_no_bit() {
-    let (isa, precision, pool) = (Isa::best(), Precision::Bf16, Pool::new(2).unwrap());
+    let (isa, precision) = (Isa::best(), Precision::Bf16);
     // The second segment has keys before its queries, so that tiles of queries see parts of a tile of keys.
     let segments = [
         Segment { q_start: 0, q_len: 140, k_start: 0, k_len: 140 },
@@ -284,8 +287,9 @@ fn what_attention_keeps_of_keys_changes_no_bit() {
         let heads = Heads { queries: 6, kv: 3, d: 40, scale: 0.2, window };
         let (q, go) = (random(1, rows * 240), random(2, rows * 240));
         let (k, v) = (random(3, keys * 120), random(4, keys * 120));
-        let run = |room: usize| {
-            let mut scratch = vec![f32::NAN; attention::backward_scratch(heads, rows, room, 2, isa, precision)];
+        let run = |room: usize, threads: usize| {
+            let pool = Pool::new(threads).unwrap();
+            let mut scratch = vec![f32::NAN; attention::backward_scratch(heads, rows, room, threads, isa, precision)];
             let (mut out, mut lse) = (vec![f32::NAN; q.len()], vec![f32::NAN; rows * 6]);
             let (mut gq, mut gk, mut gv) = (vec![f32::NAN; q.len()], vec![f32::NAN; k.len()], vec![f32::NAN; v.len()]);
             let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
@@ -297,9 +301,12 @@ fn what_attention_keeps_of_keys_changes_no_bit() {
             }
             [out, lse, gq, gk, gv].concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
         };
-        let nothing = run(0);
-        for room in [64, 140, 171, 1000] {
-            assert!(run(room) == nothing, "room for {room} keys, {window:?}");
+        let nothing = run(0, 1);
+        for room in [0, 64, 140, 171, 1000] {
+            // Of six key heads, two are over where four threads have one each.
+            for threads in [2, 4] {
+                assert!(run(room, threads) == nothing, "room for {room} keys, {window:?}, {threads} threads");
+            }
         }
     }
 }

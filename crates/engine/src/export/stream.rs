@@ -115,10 +115,11 @@ impl<'a> Stream<'a> {
         for start in (0..rows.rows).step_by(many * self.strips.len()) {
             let left = (rows.rows - start).min(many * self.strips.len());
             let tasks = left.div_ceil(many);
+            let (isa, strips) = (self.isa, &self.strips);
             self.pool.run(tasks, &|task, _| {
                 let first = start + task * many;
                 let count = many.min(rows.rows - first);
-                lock(&self.strips[task]).fill(self.isa, rows, (first, count), change, ty);
+                lock(&strips[task]).fill(isa, rows, (first, count), change, ty);
             });
             for task in 0..tasks {
                 let strip = lock(&self.strips[task]);

@@ -301,9 +301,14 @@ impl<'a> Kit<'a> for Amx<'_> {
     }
 
     #[inline(always)]
-    fn finish(&mut self, sums: &[f32], factor: &[f32], rows: usize, to: &Rows, at: usize, stride: usize) {
+    fn finish(&mut self, sums: &[f32], factor: &[f32], rows: usize, more: bool, to: &Rows, place: (usize, usize)) {
         // SAFETY: `new` was promised the instructions, and the caller owns the rows.
-        unsafe { turn(sums, factor, (rows, self.d), to, at, stride) };
+        unsafe {
+            match more {
+                false => turn::<false>(sums, factor, (rows, self.d), to, place),
+                true => turn::<true>(sums, factor, (rows, self.d), to, place),
+            }
+        };
     }
 }
 
@@ -389,13 +394,19 @@ fn transpose(from: &[f32], (rows, cols): (usize, usize), to: &mut [f32]) {
     }
 }
 
-/// `to[lane][e] = sums[e][lane] factor[lane]`.
+/// `to[lane][e] = sums[e][lane] factor[lane]`, or `+=`.
 ///
 /// # Safety
 /// The processor has AVX-512, and the caller owns the rows of `to`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn turn(sums: &[f32], factor: &[f32], (rows, d): (usize, usize), to: &Rows, at: usize, stride: usize) {
+unsafe fn turn<const MORE: bool>(
+    sums: &[f32],
+    factor: &[f32],
+    (rows, d): (usize, usize),
+    to: &Rows,
+    (at, stride): (usize, usize),
+) {
     for lane in (0..rows).step_by(16) {
         // SAFETY: 16 of the 64 factors.
         let factor = unsafe { _mm512_loadu_ps(factor[lane..lane + 16].as_ptr()) };
@@ -410,7 +421,9 @@ unsafe fn turn(sums: &[f32], factor: &[f32], (rows, d): (usize, usize), to: &Row
                 // SAFETY: the caller owns the row; no more than `d` elements of it are written.
                 unsafe {
                     let to = to.range(start..start + (d - e).min(16));
-                    _mm512_mask_storeu_ps(to.as_mut_ptr(), mask(to.len()), x);
+                    let lanes = mask(to.len());
+                    let x = if MORE { _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, to.as_ptr()), x) } else { x };
+                    _mm512_mask_storeu_ps(to.as_mut_ptr(), lanes, x);
                 }
             }
         }

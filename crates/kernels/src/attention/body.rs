@@ -7,6 +7,7 @@
 //! of the next are begun, so that nobody waits for what was only just written.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::kit::{GROUP, Kit, LANES, Lanes, Reach, SQUARE, padded};
 use super::{Heads, Segment, TILE};
@@ -49,9 +50,9 @@ pub(super) struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// Floats for `owners` heads of `d` elements; a tile of keys has two sums.
+    /// Floats for `owners` heads of `d` elements, with two sums each: of halves of the keys, or of a tile of keys the gradients of keys and of values.
     pub fn len(d: usize, owners: usize) -> usize {
-        2 * SQUARE + (owners.max(2) + 2) * TILE * padded(d) + 2 * owners * TILE
+        2 * SQUARE + (2 * owners + 2) * TILE * padded(d) + 2 * owners * TILE
     }
 
     /// Cut from the front of `scratch`; the rest comes back.
@@ -59,7 +60,7 @@ impl<'a> Work<'a> {
         let size = TILE * padded(d);
         let (scores, rest) = scratch.split_at_mut(SQUARE);
         let (other, rest) = rest.split_at_mut(SQUARE);
-        let (sums, rest) = rest.split_at_mut(owners.max(2) * size);
+        let (sums, rest) = rest.split_at_mut(2 * owners * size);
         let (first, rest) = rest.split_at_mut(size);
         let (second, rest) = rest.split_at_mut(size);
         let (tops, rest) = rest.split_at_mut(owners * TILE);
@@ -82,19 +83,55 @@ pub(super) enum Sweep<'a> {
     Forward { out: &'a Rows<'a>, lse: &'a Rows<'a> },
     /// All gradients of a key head and the query heads that share it.
     All(Gradients<'a>),
+    /// One half of that, while somebody may be at the other.
+    Half(Gradients<'a>, Half<'a>),
     /// A tile of queries: theirs alone.
     Queries(Gradients<'a>),
     /// A tile of keys: theirs and those of the values.
     Keys(Gradients<'a>),
 }
 
+/// One of the two parts of a key head's keys, with all queries that see them.
+#[derive(Clone, Copy)]
+pub(super) struct Half<'a> {
+    /// The first, 0, or the second.
+    pub which: usize,
+    /// For each tile of queries, how far its gradient is.
+    pub met: &'a [AtomicU8],
+}
+
+impl Half<'_> {
+    /// Whether the other half's part of the gradient of a tile of queries is there, and this one is to be added. It comes between this and [`Half::left`]; a sum of
+    /// two is the same whoever comes first.
+    #[inline(always)]
+    fn second(self, tile: usize) -> bool {
+        let met = &self.met[tile];
+        let second = met.compare_exchange(NOBODY, COMING, Ordering::Acquire, Ordering::Acquire).is_err();
+        while second && met.load(Ordering::Acquire) != THERE {
+            std::hint::spin_loop();
+        }
+        second
+    }
+
+    #[inline(always)]
+    fn left(self, tile: usize) {
+        self.met[tile].store(THERE, Ordering::Release);
+    }
+}
+
+/// How far the gradient of a tile of queries is that two halves bring together.
+const NOBODY: u8 = 0;
+const COMING: u8 = 1;
+const THERE: u8 = 2;
+
 /// Runs a task.
 #[inline(always)]
 pub(super) fn run<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, sweep: Sweep, mut work: Work) {
     match sweep {
         Sweep::Forward { out, lse } => forward(kit, task, read, out, lse, work),
-        Sweep::All(to) => all_gradients(kit, task, read, to, &mut work),
-        Sweep::Queries(to) => query_gradient(kit, task, read, to, false, &mut work),
+        Sweep::All(to) => all_gradients(kit, task, read, to, None, &mut work),
+        Sweep::Half(to, half) => all_gradients(kit, task, read, to, Some(half), &mut work),
+        Sweep::Queries(to) => query_gradient(kit, task, read, to, (&task.halves(), None, false), &mut work),
         Sweep::Keys(to) => key_gradient(kit, task, read, to, work),
     }
 }
@@ -146,11 +183,29 @@ impl Task {
         (self.segment.q_start + row) * self.heads.queries + head
     }
 
-    /// The tiles of keys that any of `rows` sees, at multiples of the tile size.
-    fn key_tiles(&self, rows: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+    /// The tiles of keys that any of `rows` sees.
+    fn key_tiles(&self, rows: &Range<usize>) -> Range<usize> {
         let first = self.segment.seen(rows.start, self.heads.window).start / TILE;
-        let end = self.segment.seen(rows.end - 1, self.heads.window).end;
-        (first..end.div_ceil(TILE)).map(move |tile| tile * TILE..((tile + 1) * TILE).min(end))
+        first..self.segment.seen(rows.end - 1, self.heads.window).end.div_ceil(TILE)
+    }
+
+    /// The keys of a tile that any of `rows` sees, from a multiple of the tile size on.
+    fn keys_of(&self, tile: usize, rows: &Range<usize>) -> Range<usize> {
+        tile * TILE..((tile + 1) * TILE).min(self.segment.seen(rows.end - 1, self.heads.window).end)
+    }
+
+    /// All tiles of keys, in two parts with about as many pairs of a tile of keys and one of queries.
+    fn halves(&self) -> [Range<usize>; 2] {
+        let (length, tiles) = (self.segment.k_len, self.segment.k_len.div_ceil(TILE));
+        let pairs = |tile: usize| {
+            let seeing = self.segment.seeing(tile * TILE..((tile + 1) * TILE).min(length), self.heads.window);
+            seeing.end.div_ceil(TILE).saturating_sub(seeing.start / TILE)
+        };
+        let (all, mut first, mut before) = ((0..tiles).map(pairs).sum::<usize>(), 0, 0);
+        while first + 1 < tiles && 2 * before + pairs(first) <= all {
+            (first, before) = (first + 1, before + pairs(first));
+        }
+        [0..first, first..tiles]
     }
 
     /// Whether each of `queries` sees all of `keys`.
@@ -216,8 +271,9 @@ fn forward<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, out: &Rows, 
     tops.fill(f32::NEG_INFINITY);
     totals.fill(0.0);
     let mut begins = true;
-    for keys in task.key_tiles(&rows) {
-        if !kit.turn_to(keys.start / TILE, keys.len()) {
+    for tile in task.key_tiles(&rows) {
+        let keys = task.keys_of(tile, &rows);
+        if !kit.turn_to(tile, keys.len()) {
             kit.meet(0, task.keys(read.k, &keys, kv_head), keys.len());
             kit.meet_turned(0, task.keys(read.v, &keys, kv_head), keys.len());
         }
@@ -246,7 +302,7 @@ fn forward<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, out: &Rows, 
         }
         total.iter_mut().for_each(|total| *total = 1.0 / *total);
         let place = task.q_at(rows.start, task.head + owner);
-        kit.finish(&sums[owner * size..], total, rows.len(), out, place, task.q_width());
+        kit.finish(&sums[owner * size..], total, rows.len(), false, out, (place, task.q_width()));
     }
 }
 
@@ -308,23 +364,26 @@ fn softmax<'a, K: Kit<'a>>(
     }
 }
 
-/// A tile of queries, for all heads that share their keys: their gradients and, with `keys_too`, what they add to those of keys and
-/// values.
+/// A tile of queries, for all heads that share their keys: their gradients, in as many sums as there are `parts` of keys, and with `keys_too` what
+/// they add to gradients of keys and values. Where that is one `half`, whoever is at the other adds his.
 #[inline(always)]
 fn query_gradient<'a, K: Kit<'a>>(
     kit: &mut K,
     task: Task,
     read: Read<'a>,
     to: Gradients,
-    keys_too: bool,
+    (parts, half, keys_too): (&[Range<usize>], Option<Half>, bool),
     work: &mut Work,
 ) {
-    let (segment, heads) = (task.segment, task.heads);
-    let rows = task.rows(segment.q_len);
-    let lanes = rows.len().next_multiple_of(GROUP);
-    let kv_head = task.kv_head();
-    let Work { scores: [scores, gp], sums, rows: [gk_rows, gv_rows], lanes: [lse, delta], kept } = work;
-    let size = TILE * padded(heads.d);
+    let heads = task.heads;
+    let rows = task.rows(task.segment.q_len);
+    let seen = task.key_tiles(&rows);
+    let parts = parts.iter().map(|part| seen.start.max(part.start)..seen.end.min(part.end));
+    let parts = parts.filter(|part| !part.is_empty());
+    if parts.clone().next().is_none() {
+        return;
+    }
+    let [lse, delta] = &mut work.lanes;
     lse.fill(0.0);
     delta.fill(0.0);
     for owner in 0..task.shared {
@@ -340,62 +399,94 @@ fn query_gradient<'a, K: Kit<'a>>(
             (lse[i], delta[i]) = (-read.lse[at] * K::Lanes::UNIT, -read.delta[at] * heads.scale);
         }
     }
-    let mut begins = true;
-    for keys in task.key_tiles(&rows) {
-        let tile = keys.start / TILE;
-        if !kit.turn_to(tile, keys.len()) {
-            let [k, v] = [read.k, read.v].map(|x| task.keys(x, &keys, kv_head));
-            kit.meet(0, k, keys.len());
-            kit.meet(1, v, keys.len());
-            kit.meet_turned(0, k, keys.len());
+    let len = task.shared * TILE * padded(heads.d);
+    let mut sums = 0;
+    for tiles in parts {
+        let first = tiles.start;
+        for tile in tiles {
+            meet_keys(kit, (task, tile), read, to, (sums * len, tile == first, keys_too), work);
         }
-        let place = (task.kv_at(keys.start, kv_head), task.kv_width());
-        // Where a thread does not keep them until it has met all queries, they come and go.
-        let comes = keys_too && tile >= kept.len() / (2 * size);
-        let [gk_rows, gv_rows] = match kept.chunks_exact_mut(2 * size).nth(tile) {
-            Some(both) => both.split_at_mut(size).into(),
-            None => [&mut **gk_rows, &mut **gv_rows],
-        };
-        if comes {
-            take(to.gk, place, heads.d, keys.len(), gk_rows);
-            take(to.gv, place, heads.d, keys.len(), gv_rows);
+        sums += 1;
+    }
+    let (own, others) = work.sums.split_at_mut(len);
+    if sums == 2 {
+        for (own, other) in own.chunks_exact_mut(LANES).zip(others.chunks_exact(LANES)) {
+            K::Lanes::load(own).add(K::Lanes::load(other)).store(own);
         }
-        let (all, reach) = (task.all_seen(&rows, &keys), reach(&task, &rows, &keys));
-        let met = (reach, lanes);
-        for owner in 0..task.shared {
-            kit.scores(owner, 0, reach, lanes, scores);
-            kit.scores(owner, 1, reach, lanes, gp);
-            if owner > 0 {
-                let (sums, rows) = (&mut sums[(owner - 1) * size..][..size], [&mut *gk_rows, &mut *gv_rows]);
-                end_turn(kit, owner - 1, met, begins, sums, keys_too.then_some(rows));
-            }
-            hide(scores, keys.len(), lanes, all, |r| {
-                visible(segment.seeing(keys.start + r..keys.start + r + 1, heads.window), &rows)
-            });
-            let (lse, delta) = (&lse[owner * TILE..], &delta[owner * TILE..]);
-            for (first, rows) in (0..lanes).step_by(GROUP).zip(reach) {
-                let of: [[K::Lanes; 2]; 2] = [group(&lse[first..]), group(&delta[first..])];
-                for r in (0..rows).step_by(2) {
-                    let (p, gs) = pair::<K::Lanes>(scores, gp, r * TILE + first, heads.scale, [of; 2]);
-                    kit.weigh(1, r, first, gs);
-                    if keys_too {
-                        kit.weigh_across(0, r, first, p);
-                        kit.weigh_across(1, r, first, gs);
-                    }
+    }
+    let more = half.is_some_and(|half| half.second(task.tile));
+    for (owner, sums) in own.chunks_exact(TILE * padded(heads.d)).enumerate() {
+        let place = (task.q_at(rows.start, task.head + owner), task.q_width());
+        kit.finish(sums, &[1.0; TILE], rows.len(), more, to.gq, place);
+    }
+    if let Some(half) = half {
+        half.left(task.tile);
+    }
+}
+
+/// The owners of [`query_gradient`] meet a tile of keys, with which their sums, at `sums_at`, may begin.
+#[inline(always)]
+fn meet_keys<'a, K: Kit<'a>>(
+    kit: &mut K,
+    (task, tile): (Task, usize),
+    read: Read<'a>,
+    to: Gradients,
+    (sums_at, begins, keys_too): (usize, bool, bool),
+    work: &mut Work,
+) {
+    let (segment, heads, kv_head) = (task.segment, task.heads, task.kv_head());
+    let rows = task.rows(segment.q_len);
+    let keys = task.keys_of(tile, &rows);
+    let lanes = rows.len().next_multiple_of(GROUP);
+    let Work { scores: [scores, gp], sums, rows: [gk_rows, gv_rows], lanes: [lse, delta], kept } = work;
+    let (sums, size) = (&mut sums[sums_at..], TILE * padded(heads.d));
+    if !kit.turn_to(tile, keys.len()) {
+        let [k, v] = [read.k, read.v].map(|x| task.keys(x, &keys, kv_head));
+        kit.meet(0, k, keys.len());
+        kit.meet(1, v, keys.len());
+        kit.meet_turned(0, k, keys.len());
+    }
+    let place = (task.kv_at(keys.start, kv_head), task.kv_width());
+    // Where a thread does not keep them until it has met all queries, they come and go.
+    let comes = keys_too && tile >= kept.len() / (2 * size);
+    let [gk_rows, gv_rows] = match kept.chunks_exact_mut(2 * size).nth(tile) {
+        Some(both) => both.split_at_mut(size).into(),
+        None => [&mut **gk_rows, &mut **gv_rows],
+    };
+    if comes {
+        take(to.gk, place, heads.d, keys.len(), gk_rows);
+        take(to.gv, place, heads.d, keys.len(), gv_rows);
+    }
+    let (all, reach) = (task.all_seen(&rows, &keys), reach(&task, &rows, &keys));
+    let met = (reach, lanes);
+    for owner in 0..task.shared {
+        kit.scores(owner, 0, reach, lanes, scores);
+        kit.scores(owner, 1, reach, lanes, gp);
+        if owner > 0 {
+            let (sums, rows) = (&mut sums[(owner - 1) * size..][..size], [&mut *gk_rows, &mut *gv_rows]);
+            end_turn(kit, owner - 1, met, begins, sums, keys_too.then_some(rows));
+        }
+        hide(scores, keys.len(), lanes, all, |r| {
+            visible(segment.seeing(keys.start + r..keys.start + r + 1, heads.window), &rows)
+        });
+        let (lse, delta) = (&lse[owner * TILE..], &delta[owner * TILE..]);
+        for (first, rows) in (0..lanes).step_by(GROUP).zip(reach) {
+            let of: [[K::Lanes; 2]; 2] = [group(&lse[first..]), group(&delta[first..])];
+            for r in (0..rows).step_by(2) {
+                let (p, gs) = pair::<K::Lanes>(scores, gp, r * TILE + first, heads.scale, [of; 2]);
+                kit.weigh(1, r, first, gs);
+                if keys_too {
+                    kit.weigh_across(0, r, first, p);
+                    kit.weigh_across(1, r, first, gs);
                 }
             }
         }
-        let sums = &mut sums[(task.shared - 1) * size..][..size];
-        end_turn(kit, task.shared - 1, met, begins, sums, keys_too.then_some([&mut *gk_rows, &mut *gv_rows]));
-        begins = false;
-        if comes {
-            give(gk_rows, to.gk, place, heads.d, keys.len());
-            give(gv_rows, to.gv, place, heads.d, keys.len());
-        }
     }
-    for owner in 0..task.shared {
-        let place = task.q_at(rows.start, task.head + owner);
-        kit.finish(&sums[owner * size..], &[1.0; TILE], rows.len(), to.gq, place, task.q_width());
+    let sums = &mut sums[(task.shared - 1) * size..][..size];
+    end_turn(kit, task.shared - 1, met, begins, sums, keys_too.then_some([&mut *gk_rows, &mut *gv_rows]));
+    if comes {
+        give(gk_rows, to.gk, place, heads.d, keys.len());
+        give(gv_rows, to.gv, place, heads.d, keys.len());
     }
 }
 
@@ -483,29 +574,41 @@ fn key_gradient<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, to: Gra
         }
     }
     for (to, sums) in [(to.gk, gk_sums), (to.gv, gv_sums)] {
-        kit.finish(sums, &[1.0; TILE], keys.len(), to, task.kv_at(keys.start, kv_head), task.kv_width());
+        let place = (task.kv_at(keys.start, kv_head), task.kv_width());
+        kit.finish(sums, &[1.0; TILE], keys.len(), false, to, place);
     }
 }
 
-/// All gradients of a key head and the query heads that share it, in one sweep: what [`query_gradient`] and [`key_gradient`] give, to
-/// the bit, from one computation of the scores. Tiles of queries come in ascending order, so gradients of keys are summed in it.
+/// All gradients of a key head and the query heads that share it, or of one half of its keys, in one sweep: what [`query_gradient`] and
+/// [`key_gradient`] give, to the bit, from one computation of the scores. Tiles of queries come in ascending order, so gradients of keys are summed in it.
 #[inline(always)]
-fn all_gradients<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, to: Gradients, work: &mut Work) {
-    let (d, size) = (task.heads.d, TILE * padded(task.heads.d));
-    let kept = (work.kept.len() / (2 * size) * TILE).min(task.segment.k_len);
-    work.kept[..kept.div_ceil(TILE) * 2 * size].fill(0.0);
-    for row in kept..task.segment.k_len {
+fn all_gradients<'a, K: Kit<'a>>(
+    kit: &mut K,
+    task: Task,
+    read: Read<'a>,
+    to: Gradients,
+    half: Option<Half>,
+    work: &mut Work,
+) {
+    let (d, size, length) = (task.heads.d, TILE * padded(task.heads.d), task.segment.k_len);
+    let halves = task.halves();
+    let parts = half.map_or(&halves[..], |half| &halves[half.which..=half.which]);
+    let tiles = parts[0].start..parts[parts.len() - 1].end;
+    let kept = work.kept.len() / (2 * size);
+    work.kept[tiles.start.min(kept) * 2 * size..tiles.end.min(kept) * 2 * size].fill(0.0);
+    for row in tiles.start.max(kept) * TILE..(tiles.end * TILE).min(length) {
         let at = task.kv_at(row, task.kv_head());
         for to in [to.gk, to.gv] {
-            // SAFETY: the rows of this segment and key head belong to this task alone.
+            // SAFETY: the rows of these keys belong to this task alone.
             unsafe { to.range(at..at + d) }.fill(0.0);
         }
     }
     for tile in 0..task.segment.q_len.div_ceil(TILE) {
-        query_gradient(kit, Task { tile, ..task }, read, to, true, work);
+        query_gradient(kit, Task { tile, ..task }, read, to, (parts, half, true), work);
     }
-    for (first, both) in (0..kept).step_by(TILE).zip(work.kept.chunks_exact(2 * size)) {
-        let (place, rows) = ((task.kv_at(first, task.kv_head()), task.kv_width()), TILE.min(kept - first));
+    for (tile, both) in work.kept.chunks_exact(2 * size).enumerate().take(tiles.end).skip(tiles.start) {
+        let first = tile * TILE;
+        let (place, rows) = ((task.kv_at(first, task.kv_head()), task.kv_width()), TILE.min(length - first));
         give(&both[..size], to.gk, place, d, rows);
         give(&both[size..], to.gv, place, d, rows);
     }

@@ -186,12 +186,21 @@ impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS>
     }
 
     #[inline(always)]
-    fn finish(&mut self, sums: &[f32], factor: &[f32], rows: usize, to: &Rows, at: usize, stride: usize) {
+    fn finish(
+        &mut self,
+        sums: &[f32],
+        factor: &[f32],
+        rows: usize,
+        more: bool,
+        to: &Rows,
+        (at, stride): (usize, usize),
+    ) {
         for (row, factor) in factor.iter().enumerate().take(rows) {
             // SAFETY: the caller owns these rows.
             let to = unsafe { to.range(at + row * stride..at + row * stride + self.d) };
             for (to, sums) in to.iter_mut().zip(sums.chunks_exact(TILE)) {
-                *to = sums[row] * factor;
+                let sum = sums[row] * factor;
+                *to = if more { *to + sum } else { sum };
             }
         }
     }

@@ -65,8 +65,9 @@ pub(super) trait Kit<'a> {
     fn add(&mut self, z: usize, weights: usize, reach: Reach, lanes: usize, begins: bool, sums: &mut [f32]);
     /// `c[r][e] += weights[r][lane] x[lane][e]`, summed over the lanes of `owner`; rows of `c` are as long as [`padded`] says.
     fn across(&mut self, owner: usize, which: usize, weights: usize, reach: Reach, lanes: usize, c: &mut [f32]);
-    /// `to[lane][e] = sums[e][lane] factor[lane]` for `rows` lanes; row `lane` begins at `at + lane stride`, and the caller owns it.
-    fn finish(&mut self, sums: &[f32], factor: &[f32], rows: usize, to: &Rows, at: usize, stride: usize);
+    /// `to[lane][e] = sums[e][lane] factor[lane]` for `rows` lanes, or `+=` where there is `more` than that; row `lane` begins at `at + lane stride`, and the
+    /// caller owns it.
+    fn finish(&mut self, sums: &[f32], factor: &[f32], rows: usize, more: bool, to: &Rows, place: (usize, usize));
 }
 
 /// Floats of a square of scores.

@@ -147,14 +147,14 @@ impl<T: stage::Stored> Run<'_, T> {
             let threads = hands.threads();
             let split = Split::new((rows, n), (sizes.least, sizes.most), SIDE, threads);
             let job = Job { left: packed, right, blocks: &blocks, factor: self.factor, start };
+            let alone = matches!(hands, Hands::One(_));
             hands.run(split.tasks(), &|task, thread| {
                 let (rows, cols) = split.task(task);
-                let mine = match hands {
-                    Hands::One(_) => Packed { own: 0..blocks.pairs, first: false },
-                    Hands::All(_) => Packed {
-                        own: own(blocks.pairs, thread, threads),
-                        first: !there && task == own(split.tasks(), thread, threads).start,
-                    },
+                let mine = if alone {
+                    Packed { own: 0..blocks.pairs, first: false }
+                } else {
+                    let first = !there && task == own(split.tasks(), thread, threads).start;
+                    Packed { own: own(blocks.pairs, thread, threads), first }
                 };
                 job.task(m0, rows, cols, mine, &mut self.threads.of(thread), &self.out);
             });
