@@ -9,7 +9,7 @@ use criterion::measurement::WallTime;
 use criterion::{BatchSize, BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use half::bf16;
 use pocketune_kernels::activation::Act;
-use pocketune_kernels::rope::{self, Pairs};
+use pocketune_kernels::rope::{self, Pairs, Rotation};
 use pocketune_kernels::update::{AdamW, Sgd};
 use pocketune_kernels::{BlockType, Isa, Pool, Values, ValuesMut};
 use pocketune_kernels::{blocks, cross_entropy, dequant, gated, norm, reference, update};
@@ -94,11 +94,16 @@ impl On<'_, '_> {
         let x = floats(N * WIDTH);
         for (name, layout) in [("rope halves", Pairs::Halves), ("rope interleaved", Pairs::Interleaved)] {
             let mut y = x.clone();
-            rope::rotate(isa, pool, &mut y, WIDTH, D, &table, &positions, layout, false);
+            let turn = Rotation { d: D, table: &table, pairs: layout, inverse: false };
+            rope::rotate(isa, pool, ValuesMut::F32(&mut y), WIDTH, turn, &positions);
             let wanted = reference::rope(&x, &pairs, &positions, D, layout == Pairs::Interleaved, false);
             close(name, self.isa, &y, &wanted, 1e-6);
             self.time(name, 8 * x.len(), || {
-                rope::rotate(isa, pool, black_box(&mut y), WIDTH, D, &table, &positions, layout, false);
+                rope::rotate(isa, pool, ValuesMut::F32(black_box(&mut y)), WIDTH, turn, &positions);
+            });
+            let mut y: Vec<bf16> = x.iter().map(|&x| bf16::from_f32(x)).collect();
+            self.time(&format!("{name} in bf16"), 4 * x.len(), || {
+                rope::rotate(isa, pool, ValuesMut::Bf16(black_box(&mut y)), WIDTH, turn, &positions);
             });
         }
     }

@@ -17,14 +17,17 @@ mod single;
 use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 
+use half::bf16;
+
 use self::body::{Gradients, Half, Read, Sweep, Task, Work};
 use self::float::Float;
 use self::kept::Keeping;
-use crate::Isa;
+use self::kit::To;
 use crate::math::dot;
 use crate::matmul::{Ctx, Precision};
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
+use crate::{Element, Isa, Values, ValuesMut};
 
 /// The shape of an attention: query heads share key/value heads in groups.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -159,7 +162,6 @@ fn on_amx(isa: Isa, precision: Precision) -> bool {
 ///
 /// # Panics
 /// When a slice or the scratch memory has another length than the shapes ask for.
-#[allow(clippy::too_many_arguments)]
 pub fn forward(
     ctx: &mut Ctx,
     heads: Heads,
@@ -167,12 +169,33 @@ pub fn forward(
     (q, k, v): (&[f32], &[f32], &[f32]),
     (out, lse): (&mut [f32], &mut [f32]),
 ) {
+    forward_values(ctx, heads, segments, [q, k, v].map(Values::F32), (ValuesMut::F32(out), lse));
+}
+
+/// [`forward`] with `q`, `k`, `v` and `o` of either type.
+///
+/// # Panics
+/// As [`forward`], and when bf16 are read elsewhere than on AMX in bf16.
+pub fn forward_values(
+    ctx: &mut Ctx,
+    heads: Heads,
+    segments: &[Segment],
+    [q, k, v]: [Values; 3],
+    (out, lse): (ValuesMut, &mut [f32]),
+) {
     check(heads, segments, q.len(), k.len().min(v.len()));
     assert!(out.len() == q.len() && lse.len() * heads.d == q.len());
+    match out {
+        ValuesMut::F32(out) => forward_to(ctx, heads, segments, [q, k, v], (To::Write(&Rows::new(out, 1)), lse)),
+        ValuesMut::Bf16(out) => forward_to(ctx, heads, segments, [q, k, v], (To::Round(&Rows::new(out, 1)), lse)),
+    }
+}
+
+fn forward_to(ctx: &mut Ctx, heads: Heads, segments: &[Segment], [q, k, v]: [Values; 3], (out, lse): (To, &mut [f32])) {
     let (isa, pool) = (ctx.isa, ctx.pool);
-    let (out, lse) = (Rows::new(out, 1), Rows::new(lse, 1));
+    let lse = Rows::new(lse, 1);
     let (_, scratch, keeping) = cut(ctx, heads, 0, Keeping::FORWARD);
-    let read = Read { q, k, v, lse: &[], go: &[], delta: &[] };
+    let read = Read { q, k, v, lse: &[], go: Values::F32(&[]), delta: &[] };
     let tiles = |segment: &Segment| segment.q_len.div_ceil(TILE);
     let all: usize = segments.iter().map(tiles).sum();
     // Heads that share keys read them once, where that leaves work for every thread.
@@ -180,11 +203,12 @@ pub fn forward(
     let plan = Tasks { heads, segments, shared, first: 0 };
     pool.run_in_order(plan.count(tiles), &|task, thread| {
         let task = plan.locate(task, tiles);
-        if task.segment.q_len == 1 {
-            return task.each().for_each(|task| single::forward(isa, task, read, &out, &lse));
+        if let ([Values::F32(q), Values::F32(k), Values::F32(v)], To::Write(out), 1) =
+            ([q, k, v], out, task.segment.q_len)
+        {
+            return task.each().for_each(|task| single::forward(isa, task, [q, k, v], out, &lse));
         }
-        let to = Sweep::Forward { out: &out, lse: &lse };
-        sweep(isa, task, read, to, scratch.piece(thread).0, keeping);
+        sweep(isa, task, read, Sweep::Forward { out, lse: &lse }, scratch.piece(thread).0, keeping);
     });
 }
 
@@ -202,6 +226,22 @@ pub fn backward(
     segments: &[Segment],
     (q, k, v): (&[f32], &[f32], &[f32]),
     (out, lse, go): (&[f32], &[f32], &[f32]),
+    to: (&mut [f32], &mut [f32], &mut [f32]),
+) {
+    let given = (Values::F32(out), lse, Values::F32(go));
+    backward_values(ctx, heads, segments, [q, k, v].map(Values::F32), given, to);
+}
+
+/// [`backward`] with `q`, `k`, `v`, `o` and `go` of either type.
+///
+/// # Panics
+/// As [`forward_values`].
+pub fn backward_values(
+    ctx: &mut Ctx,
+    heads: Heads,
+    segments: &[Segment],
+    [q, k, v]: [Values; 3],
+    (out, lse, go): (Values, &[f32], Values),
     (gq, gk, gv): (&mut [f32], &mut [f32], &mut [f32]),
 ) {
     check(heads, segments, q.len(), k.len().min(v.len()));
@@ -213,7 +253,12 @@ pub fn backward(
     let pieces = Rows::new(delta, DELTAS);
     pool.run(pieces.pieces(), &|task, _| {
         let (to, at) = pieces.piece(task);
-        deltas(isa, heads.d, &go[at.start * heads.d..at.end * heads.d], &out[at.start * heads.d..at.end * heads.d], to);
+        let at = at.start * heads.d..at.end * heads.d;
+        match (go, out) {
+            (Values::F32(go), Values::F32(out)) => deltas(isa, heads.d, &go[at.clone()], &out[at], to),
+            (Values::Bf16(go), Values::Bf16(out)) => deltas_bf16(isa, heads.d, &go[at.clone()], &out[at], to),
+            _ => panic!("an output and its gradient of different types"),
+        }
     });
     let read = Read { q, k, v, lse, go, delta };
 
@@ -271,9 +316,10 @@ const LINE: usize = 16;
 const DELTAS: usize = 256;
 
 per_isa!(fn deltas(d: usize, go: &[f32], out: &[f32], to: &mut [f32]) = deltas_body);
+per_isa!(fn deltas_bf16(d: usize, go: &[bf16], out: &[bf16], to: &mut [f32]) = deltas_body);
 
 #[inline(always)]
-fn deltas_body(d: usize, go: &[f32], out: &[f32], to: &mut [f32]) {
+fn deltas_body<T: Element>(d: usize, go: &[T], out: &[T], to: &mut [f32]) {
     for ((to, go), out) in to.iter_mut().zip(go.chunks_exact(d)).zip(out.chunks_exact(d)) {
         *to = dot(go, out);
     }

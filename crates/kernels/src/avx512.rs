@@ -2,6 +2,8 @@
 
 use std::arch::x86_64::*;
 
+use half::bf16;
+
 /// The lowest `count` lanes, all from 16 on.
 #[inline(always)]
 pub(crate) fn mask(count: usize) -> __mmask16 {
@@ -33,6 +35,28 @@ pub(crate) fn exp2(x: __m512) -> __m512 {
 pub(crate) fn round(low: __m512, high: __m512) -> __m512i {
     // SAFETY: both are 64 bytes of plain bits.
     unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
+}
+
+/// 32 values in bf16 as floats: those at even places, and those at odd ones.
+pub(crate) type Both = [__m512; 2];
+
+/// Up to 32 of them, zeros after.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(crate) fn load(from: &[bf16]) -> Both {
+    // SAFETY: no more are read than there are.
+    let x = unsafe { _mm512_maskz_loadu_epi16(mask_32(from.len()), from.as_ptr().cast()) };
+    let odd = _mm512_and_si512(x, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
+    [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(x)), _mm512_castsi512_ps(odd)]
+}
+
+/// Rounds and writes as many as there is room for.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+pub(crate) fn store([even, odd]: Both, to: &mut [bf16]) {
+    let x = _mm512_permutexvar_epi16(interleaved(), round(even, odd));
+    // SAFETY: no more than there is room for.
+    unsafe { _mm512_mask_storeu_epi16(to.as_mut_ptr().cast(), mask_32(to.len()), x) };
 }
 
 /// Where elements come from when 16 are followed by 16 and both are to alternate.

@@ -1,6 +1,8 @@
 //! Elementary functions as short branch-free polynomials, so that one source gives the same bits on every instruction set,
 //! alone or in a vector lane.
 
+use crate::Element;
+
 /// e to the power of `x`, within 2 units in the last place; 0 below -87.3, `f32::MAX`-ish above 88.7 (never infinite).
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
@@ -106,7 +108,7 @@ pub fn lane_sum<const N: usize>(slices: [&[f32]; N], f: impl Fn([f32; N]) -> f32
 
 /// The sum of `a[j] b[j]` in the fixed lane order, fused multiply-adds inside a lane.
 #[inline(always)]
-pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub fn dot<T: Element>(a: &[T], b: &[T]) -> f32 {
     let len = a.len().min(b.len());
     let (a, b) = (&a[..len], &b[..len]);
     let mut lanes = [0.0_f32; LANES];
@@ -114,11 +116,11 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut chunks_b = b.chunks_exact(LANES);
     for (a, b) in (&mut chunks_a).zip(&mut chunks_b) {
         for lane in 0..LANES {
-            lanes[lane] = a[lane].mul_add(b[lane], lanes[lane]);
+            lanes[lane] = a[lane].get().mul_add(b[lane].get(), lanes[lane]);
         }
     }
     for (lane, (a, b)) in chunks_a.remainder().iter().zip(chunks_b.remainder()).enumerate() {
-        lanes[lane] = a.mul_add(*b, lanes[lane]);
+        lanes[lane] = a.get().mul_add(b.get(), lanes[lane]);
     }
     fold(lanes)
 }

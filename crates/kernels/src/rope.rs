@@ -1,8 +1,13 @@
 //! Rotary positions, in place. The derivative is the rotation by the opposite angle.
 
+#[cfg(target_arch = "x86_64")]
+mod halves;
+
+use half::bf16;
+
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
-use crate::{Isa, Pool, fetch};
+use crate::{Element, Isa, Pool, ValuesMut, fetch};
 
 /// How a rotation pairs the elements of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,61 +18,84 @@ pub enum Pairs {
     Interleaved,
 }
 
-/// Rotates each head of `d` elements in every row of `x` by its row's position; backwards when `inverse`.
+/// The rotation of a head.
+#[derive(Clone, Copy)]
+pub struct Rotation<'a> {
+    /// Elements of a head.
+    pub d: usize,
+    /// For each position, `d/2` cosines and then `d/2` sines.
+    pub table: &'a [f32],
+    /// How elements pair up.
+    pub pairs: Pairs,
+    /// Whether it goes backwards.
+    pub inverse: bool,
+}
+
+/// Rotates each head in every row of `x`, of `width` elements, by its row's position.
 ///
-/// `table` holds, for each position, `d/2` cosines and then `d/2` sines.
-#[allow(clippy::too_many_arguments)]
-pub fn rotate(
-    isa: Isa,
-    pool: &Pool,
-    x: &mut [f32],
-    width: usize,
-    d: usize,
-    table: &[f32],
-    positions: &[u32],
-    pairs: Pairs,
-    inverse: bool,
-) {
+/// # Panics
+/// When the lengths do not go together.
+pub fn rotate(isa: Isa, pool: &Pool, x: ValuesMut, width: usize, rotation: Rotation, positions: &[u32]) {
+    let d = rotation.d;
     assert!(
         x.len() == positions.len() * width && width.is_multiple_of(d) && d.is_multiple_of(2),
         "{} {width} {d}",
         x.len()
     );
+    match x {
+        ValuesMut::F32(x) => pieces(pool, x, width, positions, |x, at| rotate_rows(isa, x, width, rotation, at)),
+        ValuesMut::Bf16(x) => pieces(pool, x, width, positions, |x, at| match isa {
+            // SAFETY: such an `Isa` is only made where the processor has its features.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => unsafe { halves::rotate(x, width, rotation, at) },
+            _ => rotate_bf16_rows(isa, x, width, rotation, at),
+        }),
+    }
+}
+
+fn pieces<T: Send>(pool: &Pool, x: &mut [T], width: usize, positions: &[u32], piece: impl Fn(&mut [T], &[u32]) + Sync) {
     let rows = Rows::new(x, width * 8);
     pool.run(rows.pieces(), &|task, _| {
         let (x, range) = rows.piece(task);
-        rotate_rows(isa, x, (width, d), table, &positions[range.start / width..], pairs, inverse);
+        piece(x, &positions[range.start / width..]);
     });
 }
 
-per_isa!(fn rotate_rows(x: &mut [f32], shape: (usize, usize), table: &[f32], positions: &[u32], pairs: Pairs, inverse: bool) = rows_body);
+per_isa!(fn rotate_rows(x: &mut [f32], width: usize, rotation: Rotation<'_>, positions: &[u32]) = rows_body);
+per_isa!(fn rotate_bf16_rows(x: &mut [bf16], width: usize, rotation: Rotation<'_>, positions: &[u32]) = rows_body);
 
 #[inline(always)]
-fn rows_body(x: &mut [f32], (width, d): (usize, usize), table: &[f32], positions: &[u32], pairs: Pairs, inverse: bool) {
+fn rows_body<T: Element>(x: &mut [T], width: usize, rotation: Rotation, positions: &[u32]) {
+    let (d, sign) = (rotation.d, if rotation.inverse { -1.0 } else { 1.0 });
     for (row, &position) in x.chunks_exact_mut(width).zip(positions) {
-        let (cos, sin) = table[position as usize * d..][..d].split_at(d / 2);
+        let (cos, sin) = rotation.table[position as usize * d..][..d].split_at(d / 2);
         for head in row.chunks_exact_mut(d) {
             fetch::behind(head, width);
-            rotate_head(head, cos, sin, pairs, if inverse { -1.0 } else { 1.0 });
+            rotate_head(head, cos, sin, rotation.pairs, sign);
         }
     }
 }
 
 #[inline(always)]
-fn rotate_head(head: &mut [f32], cos: &[f32], sin: &[f32], pairs: Pairs, sign: f32) {
+fn rotate_head<T: Element>(head: &mut [T], cos: &[f32], sin: &[f32], pairs: Pairs, sign: f32) {
     match pairs {
         Pairs::Halves => {
             let (first, second) = head.split_at_mut(cos.len());
             for (((a, b), &cos), &sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
-                let sin = sin * sign;
-                (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
+                turn(a, b, cos, sin * sign);
             }
         }
         Pairs::Interleaved => {
-            for ((pair, &cos), &sin) in head.chunks_exact_mut(2).zip(cos).zip(sin) {
-                let sin = sin * sign;
-                (pair[0], pair[1]) = (pair[0] * cos - pair[1] * sin, pair[0] * sin + pair[1] * cos);
+            for ((pair, &cos), &sin) in head.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
+                let [a, b] = pair;
+                turn(a, b, cos, sin * sign);
             }
         }
     }
+}
+
+#[inline(always)]
+fn turn<T: Element>(a: &mut T, b: &mut T, cos: f32, sin: f32) {
+    let (x, y) = (a.get(), b.get());
+    (*a, *b) = (T::of(x * cos - y * sin), T::of(x * sin + y * cos));
 }

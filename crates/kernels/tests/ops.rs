@@ -1,15 +1,17 @@
 //! Every fast kernel against the scalar reference on awkward sizes, and bit for bit against itself on every instruction set and
 //! number of threads.
 
+use half::bf16;
 use pocketune_kernels::activation::{self, Act};
 use pocketune_kernels::attention::{self, Heads, Segment, Window};
 use pocketune_kernels::dropout::{self, Mask};
 use pocketune_kernels::levels::Steps;
 use pocketune_kernels::matmul::{Ctx, Precision, Weight};
 use pocketune_kernels::philox::Philox;
+use pocketune_kernels::rope::Rotation;
 use pocketune_kernels::{
-    BlockType, Isa, Pool, blocks, cross_entropy, dora, elementwise, embed, gated, layer_norm, levels, norm, reference,
-    rope, shared_norm, update,
+    BlockType, Isa, Pool, Values, ValuesMut, blocks, cross_entropy, dora, elementwise, embed, gated, layer_norm,
+    levels, norm, reference, rope, shared_norm, update,
 };
 
 fn random(stream: u64, len: usize) -> Vec<f32> {
@@ -111,10 +113,11 @@ fn rope_matches_the_reference_and_its_inverse_undoes_it() {
             pairs.chunks(d / 2).flat_map(|row| row.iter().map(|p| p.0).chain(row.iter().map(|p| p.1))).collect();
         let x = random(1, rows * 2 * d);
         for layout in [rope::Pairs::Halves, rope::Pairs::Interleaved] {
+            let turn = |inverse| Rotation { d, table: &table, pairs: layout, inverse };
             let rotated = |x: &[f32], inverse| {
                 same_bits("rope", |isa, pool| {
                     let mut y = x.to_vec();
-                    rope::rotate(isa, pool, &mut y, 2 * d, d, &table, &positions, layout, inverse);
+                    rope::rotate(isa, pool, ValuesMut::F32(&mut y), 2 * d, turn(inverse), &positions);
                     y
                 })
             };
@@ -122,6 +125,15 @@ fn rope_matches_the_reference_and_its_inverse_undoes_it() {
             let want = reference::rope(&x, &pairs, &positions, d, layout == rope::Pairs::Interleaved, false);
             close("rope", &y, &want, 1e-6);
             close("rope and back", &rotated(&y, true), &x, 1e-6);
+            // In bf16, what comes out is that of rounded values, rounded.
+            let rounded = |x: &[f32]| -> Vec<bf16> { x.iter().map(|&x| bf16::from_f32(x)).collect() };
+            let floats = |x: &[bf16]| -> Vec<f32> { x.iter().map(|x| x.to_f32()).collect() };
+            let halves = same_bits("rope in bf16", |isa, pool| {
+                let mut y = rounded(&x);
+                rope::rotate(isa, pool, ValuesMut::Bf16(&mut y), 2 * d, turn(false), &positions);
+                floats(&y)
+            });
+            assert_eq!(halves, floats(&rounded(&rotated(&floats(&rounded(&x)), false))));
         }
     }
 }
@@ -172,6 +184,31 @@ fn attention_on_amx_is_that_of_rounded_inputs() {
                 got
             };
             let got = run(1);
+            // The same values in bf16: the same gradients, and the output rounded.
+            let halves = |x: &[f32]| -> Vec<bf16> { x.iter().map(|&x| bf16::from_f32(x)).collect() };
+            let [q_half, k_half, v_half, go_half, out_half] = [&q, &k, &v, &go, &out].map(|x| halves(x));
+            let floats: Vec<f32> = out_half.iter().map(|x| x.to_f32()).collect();
+            for threads in [1, 2] {
+                let (pool, isa, precision) = (Pool::new(threads).unwrap(), Isa::Amx, Precision::Bf16);
+                let mut scratch = vec![f32::NAN; attention::backward_scratch(heads, n, n, threads, isa, precision)];
+                let mut ctx = Ctx { pool: &pool, isa, precision, scratch: &mut scratch };
+                let read = [&q_half, &k_half, &v_half].map(|x| Values::Bf16(x));
+                let (mut rounded, mut got_lse) = (vec![bf16::NAN; q.len()], vec![f32::NAN; n * queries]);
+                let to = (ValuesMut::Bf16(&mut rounded), &mut got_lse[..]);
+                attention::forward_values(&mut ctx, heads, &segments, read, to);
+                // One query alone is computed in f32 where its values are.
+                if !lens.contains(&1) {
+                    assert_eq!((rounded, got_lse), (halves(&got[0]), got[1].clone()), "{heads:?} {lens:?}");
+                }
+                let mut ours = [q.len(), k.len(), v.len()].map(|len| vec![f32::NAN; len]);
+                let mut wanted = ours.clone();
+                let [gq, gk, gv] = &mut ours;
+                let given = (Values::Bf16(&out_half), &lse[..], Values::Bf16(&go_half));
+                attention::backward_values(&mut ctx, heads, &segments, read, given, (gq, gk, gv));
+                let [gq, gk, gv] = &mut wanted;
+                attention::backward(&mut ctx, heads, &segments, (&q, &k, &v), (&floats, &lse, &go), (gq, gk, gv));
+                assert_eq!(ours, wanted, "gradients of {threads} threads in bf16, {heads:?} {lens:?}");
+            }
             // Whole key heads, halves of them, and tiles.
             for threads in [2, 3, 6] {
                 assert_eq!(got, run(threads), "{threads} threads changed a bit: {heads:?} {lens:?}");

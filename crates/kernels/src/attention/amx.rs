@@ -7,14 +7,16 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use half::bf16;
+
 use super::TILE;
 use super::body::{self, Read, Sweep, Task, Work};
 use super::kept::{Keeping, Kept};
-use super::kit::{Kit, LANES, Lanes, Reach, SQUARE, Weights, padded};
+use super::kit::{Kit, LANES, Lanes, Reach, SQUARE, To, View, Weights, padded};
+use crate::Values;
 use crate::amx::{K_TILE, Pair, SIDE, Square, Tiles};
-use crate::avx512::{exp2, interleave, interleaved, mask, round, transpose_16};
+use crate::avx512::{exp2, interleave, interleaved, mask, mask_32, round, transpose_16};
 use crate::rows::Rows;
-use crate::tile::View;
 
 /// Sixteen floats in a register, of a processor that has AVX-512: only [`Amx`] asks for them.
 #[derive(Clone, Copy)]
@@ -211,7 +213,7 @@ impl<'a> Kit<'a> for Amx<'_> {
         let [to, spare] = self.beside((None, self.owned(owner, which)));
         // SAFETY: `new` was promised the instructions.
         unsafe {
-            round_rows(x, rows, d, spare, line);
+            take_rows(x, rows, d, spare, line);
             transpose(spare, (TILE, line), to);
         }
     }
@@ -233,7 +235,7 @@ impl<'a> Kit<'a> for Amx<'_> {
         let (d, line) = (self.d, self.padded / 2);
         let [to, _] = self.beside(self.met(which));
         // SAFETY: `new` was promised the instructions.
-        unsafe { round_rows(y, rows, d, to, line) };
+        unsafe { take_rows(y, rows, d, to, line) };
     }
 
     #[inline(always)]
@@ -301,12 +303,14 @@ impl<'a> Kit<'a> for Amx<'_> {
     }
 
     #[inline(always)]
-    fn finish(&mut self, sums: &[f32], factor: &[f32], rows: usize, more: bool, to: &Rows, place: (usize, usize)) {
+    fn finish(&mut self, sums: &[f32], factor: &[f32], rows: usize, to: To, place: (usize, usize)) {
+        let shape = (rows, self.d);
         // SAFETY: `new` was promised the instructions, and the caller owns the rows.
         unsafe {
-            match more {
-                false => turn::<false>(sums, factor, (rows, self.d), to, place),
-                true => turn::<true>(sums, factor, (rows, self.d), to, place),
+            match to {
+                To::Write(to) => turn::<f32, false>(sums, factor, shape, to, place),
+                To::Add(to) => turn::<f32, true>(sums, factor, shape, to, place),
+                To::Round(to) => turn::<bf16, false>(sums, factor, shape, to, place),
             }
         };
     }
@@ -318,48 +322,99 @@ fn all(reach: Reach) -> usize {
     reach[0].max(reach[1])
 }
 
-/// Rows of `d` floats as rows of bf16, `line` pairs each; zeros beyond `d`, and in rows up to whole tiles.
+/// What values are stored as. For who has made sure of the instructions.
+trait Stored: Copy {
+    /// Up to 32 as bf16, zeros after them.
+    unsafe fn piece(from: &[Self]) -> __m512i;
+    /// Writes the first lanes, or adds to what is there.
+    unsafe fn put<const MORE: bool>(x: __m512, to: &mut [Self]);
+}
+
+impl Stored for f32 {
+    #[inline(always)]
+    unsafe fn piece(from: &[f32]) -> __m512i {
+        let (low, high) = (mask(from.len()), mask(from.len().saturating_sub(16)));
+        // SAFETY: lanes outside the masks are not read.
+        unsafe {
+            let at = from.as_ptr();
+            if from.len() >= K_TILE {
+                return round(_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(16)));
+            }
+            round(_mm512_maskz_loadu_ps(low, at), _mm512_maskz_loadu_ps(high, at.wrapping_add(16)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put<const MORE: bool>(x: __m512, to: &mut [f32]) {
+        // SAFETY: lanes outside the mask are not touched.
+        unsafe {
+            let lanes = mask(to.len());
+            let x = if MORE { _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, to.as_ptr()), x) } else { x };
+            _mm512_mask_storeu_ps(to.as_mut_ptr(), lanes, x);
+        }
+    }
+}
+
+impl Stored for bf16 {
+    #[inline(always)]
+    unsafe fn piece(from: &[bf16]) -> __m512i {
+        // SAFETY: lanes outside the mask are not read.
+        unsafe { _mm512_maskz_loadu_epi16(mask_32(from.len()), from.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn put<const MORE: bool>(x: __m512, to: &mut [bf16]) {
+        const { assert!(!MORE, "a sum in bf16 does not go on") };
+        // SAFETY: lanes outside the mask are not touched.
+        unsafe { _mm512_mask_storeu_epi16(to.as_mut_ptr().cast(), mask_32(to.len().min(16)), round(x, x)) };
+    }
+}
+
+/// Rows of `d` values as rows of bf16, `line` pairs each; zeros beyond `d`, and in rows up to whole tiles.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn round_rows(from: View, rows: usize, d: usize, to: &mut [f32], line: usize) {
+fn take_rows(from: View, rows: usize, d: usize, to: &mut [f32], line: usize) {
+    match from.data {
+        Values::F32(data) => take_rows_of(data, from.stride, rows, d, to, line),
+        Values::Bf16(data) => take_rows_of(data, from.stride, rows, d, to, line),
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+fn take_rows_of<T: Stored>(from: &[T], stride: usize, rows: usize, d: usize, to: &mut [f32], line: usize) {
     for (r, to) in to.chunks_exact_mut(line).enumerate().take(TILE) {
         if r >= rows {
             to.fill(0.0);
             continue;
         }
-        let row = &from.data[r * from.stride..][..d];
+        let row = &from[r * stride..][..d];
         for (from, to) in row.chunks(K_TILE).zip(to.chunks_exact_mut(K_TILE / 2)) {
-            // SAFETY: the piece is read, and 64 bytes are written.
-            unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), piece(from)) };
+            // SAFETY: this has the instructions; the piece is read, and 64 bytes are written.
+            unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), T::piece(from)) };
         }
     }
 }
 
-/// Up to 32 floats as bf16, zeros after them.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn piece(from: &[f32]) -> __m512i {
-    if let Some(whole) = from.first_chunk::<K_TILE>() {
-        // SAFETY: 32 floats are read.
-        return unsafe { round(_mm512_loadu_ps(whole.as_ptr()), _mm512_loadu_ps(whole.as_ptr().add(16))) };
-    }
-    let (low, high) = (mask(from.len()), mask(from.len().saturating_sub(16)));
-    // SAFETY: lanes outside the masks are not read.
-    unsafe {
-        let at = from.as_ptr();
-        round(_mm512_maskz_loadu_ps(low, at), _mm512_maskz_loadu_ps(high, at.wrapping_add(16)))
-    }
-}
-
-/// Pairs of rows of `len` floats, rounded and interleaved, `line` pairs a row; zeros beyond, and in rows up to whole steps.
+/// Pairs of rows of `len` values, rounded and interleaved, `line` pairs a row; zeros beyond, and in rows up to whole steps.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn interleave_rows(from: View, rows: usize, len: usize, to: &mut [f32], line: usize) {
+    match from.data {
+        Values::F32(data) => interleave_rows_of(data, from.stride, rows, len, to, line),
+        Values::Bf16(data) => interleave_rows_of(data, from.stride, rows, len, to, line),
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+fn interleave_rows_of<T: Stored>(from: &[T], stride: usize, rows: usize, len: usize, to: &mut [f32], line: usize) {
     for (pair, to) in to.chunks_exact_mut(line).enumerate().take(rows.next_multiple_of(K_TILE) / 2) {
         for (at, to) in (0..).step_by(K_TILE).zip(to.chunks_exact_mut(K_TILE)) {
             let row = |r: usize| {
                 if r < rows && at < len {
-                    piece(&from.data[r * from.stride + at..][..K_TILE.min(len - at)])
+                    // SAFETY: this has the instructions.
+                    unsafe { T::piece(&from[r * stride + at..][..K_TILE.min(len - at)]) }
                 } else {
                     _mm512_setzero_si512()
                 }
@@ -397,14 +452,14 @@ fn transpose(from: &[f32], (rows, cols): (usize, usize), to: &mut [f32]) {
 /// `to[lane][e] = sums[e][lane] factor[lane]`, or `+=`.
 ///
 /// # Safety
-/// The processor has AVX-512, and the caller owns the rows of `to`.
+/// The processor has AVX-512 with BF16, and the caller owns the rows of `to`.
 #[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn turn<const MORE: bool>(
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn turn<T: Stored, const MORE: bool>(
     sums: &[f32],
     factor: &[f32],
     (rows, d): (usize, usize),
-    to: &Rows,
+    to: &Rows<T>,
     (at, stride): (usize, usize),
 ) {
     for lane in (0..rows).step_by(16) {
@@ -419,12 +474,7 @@ unsafe fn turn<const MORE: bool>(
             for (i, x) in transpose_16(square).into_iter().enumerate().take(rows - lane) {
                 let start = at + (lane + i) * stride + e;
                 // SAFETY: the caller owns the row; no more than `d` elements of it are written.
-                unsafe {
-                    let to = to.range(start..start + (d - e).min(16));
-                    let lanes = mask(to.len());
-                    let x = if MORE { _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, to.as_ptr()), x) } else { x };
-                    _mm512_mask_storeu_ps(to.as_mut_ptr(), lanes, x);
-                }
+                unsafe { T::put::<MORE>(x, to.range(start..start + (d - e).min(16))) };
             }
         }
     }

@@ -9,19 +9,19 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::kit::{GROUP, Kit, LANES, Lanes, Reach, SQUARE, padded};
+use super::kit::{GROUP, Kit, LANES, Lanes, Reach, SQUARE, To, View, padded};
 use super::{Heads, Segment, TILE};
+use crate::Values;
 use crate::rows::Rows;
-use crate::tile::View;
 
 /// What a sweep reads.
 #[derive(Clone, Copy)]
 pub(super) struct Read<'a> {
-    pub q: &'a [f32],
-    pub k: &'a [f32],
-    pub v: &'a [f32],
+    pub q: Values<'a>,
+    pub k: Values<'a>,
+    pub v: Values<'a>,
     pub lse: &'a [f32],
-    pub go: &'a [f32],
+    pub go: Values<'a>,
     /// `Σ go o` of each (row, head).
     pub delta: &'a [f32],
 }
@@ -80,7 +80,7 @@ pub(super) struct Gradients<'a> {
 /// What is computed.
 pub(super) enum Sweep<'a> {
     /// A tile of queries: outputs and log-sum-exps.
-    Forward { out: &'a Rows<'a>, lse: &'a Rows<'a> },
+    Forward { out: To<'a>, lse: &'a Rows<'a> },
     /// All gradients of a key head and the query heads that share it.
     All(Gradients<'a>),
     /// One half of that, while somebody may be at the other.
@@ -170,13 +170,13 @@ impl Task {
     }
 
     /// The elements of a query head in some rows of the segment.
-    fn queries<'a>(&self, x: &'a [f32], rows: &Range<usize>, head: usize) -> View<'a> {
-        View { data: &x[self.q_at(rows.start, head)..], stride: self.q_width() }
+    fn queries<'a>(&self, x: Values<'a>, rows: &Range<usize>, head: usize) -> View<'a> {
+        View { data: x.from(self.q_at(rows.start, head)), stride: self.q_width() }
     }
 
     /// The elements of a key head in some rows of the segment.
-    fn keys<'a>(&self, x: &'a [f32], rows: &Range<usize>, kv_head: usize) -> View<'a> {
-        View { data: &x[self.kv_at(rows.start, kv_head)..], stride: self.kv_width() }
+    fn keys<'a>(&self, x: Values<'a>, rows: &Range<usize>, kv_head: usize) -> View<'a> {
+        View { data: x.from(self.kv_at(rows.start, kv_head)), stride: self.kv_width() }
     }
 
     pub fn lse_at(&self, row: usize, head: usize) -> usize {
@@ -258,7 +258,7 @@ fn group<L: Lanes>(row: &[f32]) -> [L; 2] {
 
 /// A tile of queries, for all heads that share their keys: outputs and log-sum-exps.
 #[inline(always)]
-fn forward<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, out: &Rows, lse: &Rows, work: Work) {
+fn forward<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, out: To, lse: &Rows, work: Work) {
     let (segment, heads) = (task.segment, task.heads);
     let rows = task.rows(segment.q_len);
     let lanes = rows.len().next_multiple_of(GROUP);
@@ -302,7 +302,7 @@ fn forward<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, out: &Rows, 
         }
         total.iter_mut().for_each(|total| *total = 1.0 / *total);
         let place = task.q_at(rows.start, task.head + owner);
-        kit.finish(&sums[owner * size..], total, rows.len(), false, out, (place, task.q_width()));
+        kit.finish(&sums[owner * size..], total, rows.len(), out, (place, task.q_width()));
     }
 }
 
@@ -414,10 +414,10 @@ fn query_gradient<'a, K: Kit<'a>>(
             K::Lanes::load(own).add(K::Lanes::load(other)).store(own);
         }
     }
-    let more = half.is_some_and(|half| half.second(task.tile));
+    let gq = if half.is_some_and(|half| half.second(task.tile)) { To::Add(to.gq) } else { To::Write(to.gq) };
     for (owner, sums) in own.chunks_exact(TILE * padded(heads.d)).enumerate() {
         let place = (task.q_at(rows.start, task.head + owner), task.q_width());
-        kit.finish(sums, &[1.0; TILE], rows.len(), more, to.gq, place);
+        kit.finish(sums, &[1.0; TILE], rows.len(), gq, place);
     }
     if let Some(half) = half {
         half.left(task.tile);
@@ -575,7 +575,7 @@ fn key_gradient<'a, K: Kit<'a>>(kit: &mut K, task: Task, read: Read<'a>, to: Gra
     }
     for (to, sums) in [(to.gk, gk_sums), (to.gv, gv_sums)] {
         let place = (task.kv_at(keys.start, kv_head), task.kv_width());
-        kit.finish(sums, &[1.0; TILE], keys.len(), false, to, place);
+        kit.finish(sums, &[1.0; TILE], keys.len(), To::Write(to), place);
     }
 }
 

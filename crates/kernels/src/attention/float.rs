@@ -3,9 +3,9 @@
 use std::array::from_fn;
 
 use super::TILE;
-use super::kit::{GROUP, Kit, LANES, Lanes, Reach, SQUARE, Weights, padded};
+use super::kit::{self, GROUP, Kit, LANES, Lanes, Reach, SQUARE, To, Weights, padded};
+use crate::Element;
 use crate::math::exp;
-use crate::rows::Rows;
 use crate::tile::{COLUMNS, Left, View, mm};
 
 impl Lanes for [f32; LANES] {
@@ -100,8 +100,8 @@ impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS>
     type Lanes = [f32; LANES];
 
     #[inline(always)]
-    fn own(&mut self, owner: usize, which: usize, x: View, rows: usize) {
-        let len = TILE * self.d;
+    fn own(&mut self, owner: usize, which: usize, x: kit::View, rows: usize) {
+        let (x, len) = (floats(x), TILE * self.d);
         let to = &mut self.owners[(2 * owner + which) * len..][..len];
         if rows < TILE {
             to.fill(0.0);
@@ -117,8 +117,8 @@ impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS>
     }
 
     #[inline(always)]
-    fn own_across(&mut self, owner: usize, which: usize, x: View, rows: usize) {
-        let len = TILE * padded(self.d);
+    fn own_across(&mut self, owner: usize, which: usize, x: kit::View, rows: usize) {
+        let (x, len) = (floats(x), TILE * padded(self.d));
         let to = &mut self.across[(2 * owner + which) * len..][..len];
         to.fill(0.0);
         for (row, to) in to.chunks_exact_mut(padded(self.d)).enumerate().take(rows) {
@@ -132,13 +132,13 @@ impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS>
     }
 
     #[inline(always)]
-    fn meet(&mut self, which: usize, y: View<'a>, _rows: usize) {
-        self.met[which] = y;
+    fn meet(&mut self, which: usize, y: kit::View<'a>, _rows: usize) {
+        self.met[which] = floats(y);
     }
 
     #[inline(always)]
-    fn meet_turned(&mut self, which: usize, z: View<'a>, _rows: usize) {
-        self.turned[which] = z;
+    fn meet_turned(&mut self, which: usize, z: kit::View<'a>, _rows: usize) {
+        self.turned[which] = floats(z);
     }
 
     #[inline(always)]
@@ -186,22 +186,32 @@ impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS>
     }
 
     #[inline(always)]
-    fn finish(
-        &mut self,
-        sums: &[f32],
-        factor: &[f32],
-        rows: usize,
-        more: bool,
-        to: &Rows,
-        (at, stride): (usize, usize),
-    ) {
+    fn finish(&mut self, sums: &[f32], factor: &[f32], rows: usize, to: To, (at, stride): (usize, usize)) {
         for (row, factor) in factor.iter().enumerate().take(rows) {
+            let (place, sums) = (at + row * stride..at + row * stride + self.d, sums.chunks_exact(TILE));
             // SAFETY: the caller owns these rows.
-            let to = unsafe { to.range(at + row * stride..at + row * stride + self.d) };
-            for (to, sums) in to.iter_mut().zip(sums.chunks_exact(TILE)) {
-                let sum = sums[row] * factor;
-                *to = if more { *to + sum } else { sum };
+            unsafe {
+                match to {
+                    To::Write(to) => {
+                        to.range(place).iter_mut().zip(sums).for_each(|(to, sums)| *to = sums[row] * factor)
+                    }
+                    To::Add(to) => {
+                        to.range(place).iter_mut().zip(sums).for_each(|(to, sums)| *to += sums[row] * factor)
+                    }
+                    To::Round(to) => {
+                        to.range(place)
+                            .iter_mut()
+                            .zip(sums)
+                            .for_each(|(to, sums)| *to = Element::of(sums[row] * factor));
+                    }
+                }
             }
         }
     }
+}
+
+/// Where only floats are read.
+#[inline(always)]
+fn floats(x: kit::View) -> View {
+    View { data: x.data.floats(), stride: x.stride }
 }

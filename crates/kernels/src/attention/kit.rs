@@ -3,9 +3,29 @@
 //! The side that *owns* a tile is the lanes; it *meets* tiles of the other side. Owners and what they meet are handed over once and
 //! used in several products, so a kit may keep them in whatever form its products read.
 
+use half::bf16;
+
 use super::TILE;
+use crate::Values;
 use crate::rows::Rows;
-use crate::tile::View;
+
+/// Rows of values: where the first begins, and how far apart they are.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub data: Values<'a>,
+    pub stride: usize,
+}
+
+/// Rows to bring sums to.
+#[derive(Clone, Copy)]
+pub(super) enum To<'a> {
+    /// In place of what is there.
+    Write(&'a Rows<'a>),
+    /// Plus what is there.
+    Add(&'a Rows<'a>),
+    /// Rounded, in place of what is there.
+    Round(&'a Rows<'a, bf16>),
+}
 
 /// Lanes of one [`Lanes`].
 pub(super) const LANES: usize = 16;
@@ -65,9 +85,8 @@ pub(super) trait Kit<'a> {
     fn add(&mut self, z: usize, weights: usize, reach: Reach, lanes: usize, begins: bool, sums: &mut [f32]);
     /// `c[r][e] += weights[r][lane] x[lane][e]`, summed over the lanes of `owner`; rows of `c` are as long as [`padded`] says.
     fn across(&mut self, owner: usize, which: usize, weights: usize, reach: Reach, lanes: usize, c: &mut [f32]);
-    /// `to[lane][e] = sums[e][lane] factor[lane]` for `rows` lanes, or `+=` where there is `more` than that; row `lane` begins at `at + lane stride`, and the
-    /// caller owns it.
-    fn finish(&mut self, sums: &[f32], factor: &[f32], rows: usize, more: bool, to: &Rows, place: (usize, usize));
+    /// `to[lane][e] = sums[e][lane] factor[lane]` for `rows` lanes, or `+=`; row `lane` begins at `at + lane stride`, and the caller owns it.
+    fn finish(&mut self, sums: &[f32], factor: &[f32], rows: usize, to: To, place: (usize, usize));
 }
 
 /// Floats of a square of scores.

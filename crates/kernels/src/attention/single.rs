@@ -1,18 +1,18 @@
 //! Attention of one query, as in generation: nothing is shared between rows, so tiles would be mostly padding.
 
 use super::TILE;
-use super::body::{Read, Task};
+use super::body::Task;
 use crate::math::{dot, exp};
 use crate::per_isa::per_isa;
 use crate::rows::Rows;
 
-per_isa!(pub(super) fn forward(task: Task, read: Read<'_>, out: &Rows<'_>, lse: &Rows<'_>) = body);
+per_isa!(pub(super) fn forward(task: Task, read: [&[f32]; 3], out: &Rows<'_>, lse: &Rows<'_>) = body);
 
 #[inline(always)]
-fn body(task: Task, read: Read, out: &Rows, lse: &Rows) {
+fn body(task: Task, [q, k, v]: [&[f32]; 3], out: &Rows, lse: &Rows) {
     let (segment, heads, d) = (task.segment, task.heads, task.heads.d);
     let (at, kv_head) = (task.q_at(0, task.head), task.kv_head());
-    let q = &read.q[at..at + d];
+    let q = &q[at..at + d];
     // SAFETY: (row, head) belongs to this task alone.
     let (out, lse) = unsafe {
         let at_lse = task.lse_at(0, task.head);
@@ -27,7 +27,7 @@ fn body(task: Task, read: Read, out: &Rows, lse: &Rows) {
         let mut highest = top;
         for (score, key) in scores.iter_mut().zip(keys.clone()) {
             let at = task.kv_at(key, kv_head);
-            *score = dot(q, &read.k[at..at + d]) * heads.scale;
+            *score = dot(q, &k[at..at + d]) * heads.scale;
             highest = highest.max(*score);
         }
         let shrink = exp(top - highest);
@@ -41,7 +41,7 @@ fn body(task: Task, read: Read, out: &Rows, lse: &Rows) {
         for (p, key) in scores.into_iter().zip(keys) {
             let at = task.kv_at(key, kv_head);
             total += p;
-            for (x, v) in out.iter_mut().zip(&read.v[at..at + d]) {
+            for (x, v) in out.iter_mut().zip(&v[at..at + d]) {
                 *x = p.mul_add(*v, *x);
             }
         }

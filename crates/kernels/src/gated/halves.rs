@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use crate::avx512::{exp2, interleaved, mask_32, round};
+use crate::avx512::{exp2, load, store};
 use crate::fetch;
 
 /// Elements that are worked on together.
@@ -16,28 +16,6 @@ const SPAN: usize = 32;
 const AHEAD: usize = 1024;
 /// `2 sqrt(2/π)`, and that times 0.044715.
 const GELU: [f32; 2] = [1.595_769, 0.071_354_814];
-
-/// 32 elements as floats: those at even places, and those at odd ones.
-type Both = [__m512; 2];
-
-/// Up to 32 elements, zeros after them.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn load(from: &[bf16]) -> Both {
-    // SAFETY: no more are read than there are.
-    let x = unsafe { _mm512_maskz_loadu_epi16(mask_32(from.len()), from.as_ptr().cast()) };
-    let odd = _mm512_and_si512(x, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
-    [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(x)), _mm512_castsi512_ps(odd)]
-}
-
-/// Rounds and writes as many as there is room for.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn store([even, odd]: Both, to: &mut [bf16]) {
-    let x = _mm512_permutexvar_epi16(interleaved(), round(even, odd));
-    // SAFETY: no more than there is room for.
-    unsafe { _mm512_mask_storeu_epi16(to.as_mut_ptr().cast(), mask_32(to.len()), x) };
-}
 
 /// `act(x) / x`, and the slope of `act`.
 #[inline]

@@ -5,6 +5,7 @@ use std::ops::Range;
 use pocketune_kernels::attention::Segment;
 use pocketune_kernels::matmul::{Ctx, Low, LowRank, Precision, Start, Weight, matvec};
 use pocketune_kernels::matmul::{nn, nn_values, nt, nt_values, tn, tn_part, tn_values};
+use pocketune_kernels::rope::Rotation;
 use pocketune_kernels::{
     Values, ValuesMut, activation, attention, dora, dropout, elementwise, embed, gated, layer_norm, levels, norm, rope,
     shared_norm,
@@ -277,20 +278,12 @@ impl Cpu {
             }
             Instr::Rope { table, d, pairs, x, inverse } => {
                 let (RopeId(table), width) = (table, program.buffers[x.0].cols.unwrap_or(d));
-                rope::rotate(
-                    isa,
-                    pool,
-                    w(x),
-                    width,
-                    d,
-                    fixed(self.layout.ropes[table]),
-                    &batch.positions[window.clone()],
-                    pairs,
-                    inverse,
-                );
+                let rotation = Rotation { d, table: fixed(self.layout.ropes[table]), pairs, inverse };
+                rope::rotate(isa, pool, v_mut(x), width, rotation, &batch.positions[window.clone()]);
             }
-            Instr::Attention { heads, q, k, v, out, lse, scratch } => {
-                attention::forward(&mut ctx(scratch), heads, batch.segments, (r(q), r(k), r(v)), (w(out), w(lse)));
+            Instr::Attention { heads, q, k, v: values, out, lse, scratch } => {
+                let read = [q, k, values].map(v);
+                attention::forward_values(&mut ctx(scratch), heads, batch.segments, read, (v_mut(out), w(lse)));
             }
             Instr::CachedAttention { block, heads, q, k, v, out, lse, scratch } => {
                 let width = heads.kv * heads.d;
@@ -301,9 +294,9 @@ impl Cpu {
                 let segment = [Segment { q_start: 0, q_len: n, k_start: 0, k_len: past + n }];
                 attention::forward(&mut ctx(scratch), heads, &segment, (r(q), keys, values), (w(out), w(lse)));
             }
-            Instr::AttentionBackward { heads, read: [q, k, v, out, lse, go], write: [gq, gk, gv], scratch } => {
-                let (given, to) = ((r(out), r(lse), r(go)), (w(gq), w(gk), w(gv)));
-                attention::backward(&mut ctx(scratch), heads, batch.segments, (r(q), r(k), r(v)), given, to);
+            Instr::AttentionBackward { heads, read: [q, k, values, out, lse, go], write: [gq, gk, gv], scratch } => {
+                let (read, given, to) = ([q, k, values].map(v), (v(out), r(lse), v(go)), (w(gq), w(gk), w(gv)));
+                attention::backward_values(&mut ctx(scratch), heads, batch.segments, read, given, to);
             }
             Instr::Gated { act, gate, up, out } => gated::forward_values(isa, pool, act, v(gate), v(up), v_mut(out)),
             Instr::GatedBackward { act, steps, gate, up, g } => {

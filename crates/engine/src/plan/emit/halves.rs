@@ -1,11 +1,12 @@
-//! Which values and gradients are bf16 in memory: those that products alone read, which would round them anyway, and gate and up on their way to their product.
+//! Which values and gradients are bf16 in memory: those that products alone read, which would round them anyway, those of attention among them, and gate and
+//! up on their way to their product. Gradients of queries and keys are sums that go on, in floats.
 //!
 //! It follows from the graph and the processor, never from a policy, nor from whether a loss is differentiated: so all policies have the
 //! same bits, and so have losses with and without gradients. Programs that generate or perturb have floats throughout.
 
 use pocketune_kernels::matmul::takes_bf16;
 
-use crate::graph::{Graph, Node, Op, ValueId};
+use crate::graph::{Node, Op, ValueId};
 use crate::plan::{Mode, Request};
 
 /// For each value of a graph, whether it is bf16, and whether its gradient is.
@@ -28,29 +29,45 @@ impl Halves {
         for node in &graph.nodes {
             node.inputs.iter().for_each(|input| readers[input.0].push(node));
         }
+        let producers = graph.producers();
+        // Written by one product, and read by one operation.
+        let written = |value: &ValueId| readers[value.0].len() == 1 && linear(&graph.nodes[producers[value.0]]);
         for node in graph.nodes.iter().filter(|node| node.block.is_some()) {
             let Some(&out) = node.outputs.first() else { continue };
-            let by_products = readers[out.0].iter().all(|reader| multiplies(reader, out));
-            let made = matches!(node.op, Op::Gated { .. }) || matches!(node.op, Op::Norm(norm) if norm.bias.is_none());
-            if !(made && by_products) {
+            if !readers[out.0].iter().all(|reader| multiplies(reader, out)) {
                 continue;
             }
-            halves.values[out.0] = true;
-            if matches!(node.op, Op::Gated { .. }) && gate_and_up(graph, node, &readers) {
-                node.inputs.iter().for_each(|input| halves.values[input.0] = true);
-                node.inputs.iter().chain([&out]).for_each(|value| halves.gradients[value.0] = true);
+            // Whether its gradient is what one product writes, and nothing is added.
+            let once = readers[out.0].iter().filter(|reader| linear(reader)).count() == 1;
+            match node.op {
+                Op::Norm(norm) => halves.values[out.0] = norm.bias.is_none(),
+                Op::Gated { .. } => {
+                    halves.values[out.0] = true;
+                    if once && node.inputs.iter().all(written) {
+                        node.inputs.iter().for_each(|input| halves.values[input.0] = true);
+                        node.inputs.iter().chain([&out]).for_each(|value| halves.gradients[value.0] = true);
+                    }
+                }
+                Op::Attention { .. } => {
+                    (halves.values[out.0], halves.gradients[out.0]) = (once, once);
+                    for &input in &node.inputs {
+                        let made = &graph.nodes[producers[input.0]];
+                        let turned = matches!(made.op, Op::Rope { .. }) && readers[input.0].len() == 1;
+                        let first = if turned { made.inputs[0] } else { input };
+                        if written(&first) {
+                            (halves.values[first.0], halves.values[input.0]) = (true, true);
+                        }
+                    }
+                }
+                _ => {}
             }
         }
         halves
     }
 }
 
-/// Whether both inputs of a gated product can be bf16, and the gradients of all three: each is written by one product, and nothing is added.
-fn gate_and_up(graph: &Graph, gated: &Node, readers: &[Vec<&Node>]) -> bool {
-    let linear = |node: &Node| matches!(node.op, Op::Linear { .. });
-    let producers = graph.producers();
-    let written = |input: &ValueId| readers[input.0].len() == 1 && linear(&graph.nodes[producers[input.0]]);
-    gated.inputs.iter().all(written) && readers[gated.outputs[0].0].iter().filter(|reader| linear(reader)).count() == 1
+fn linear(node: &Node) -> bool {
+    matches!(node.op, Op::Linear { .. })
 }
 
 /// Whether `node` does nothing with `value` but multiply it with a frozen matrix or an adapter's factor.
@@ -97,14 +114,18 @@ mod tests {
         let plain = |of, mode, ty| names(of, lora(), amx, mode, ty).map(|names| Vec::from_iter(names).join(" "));
         let [values, gradients] = plain("smollm2-135m", trains, BlockType::Q4_0);
         assert!(["gate", "up"].iter().all(|name| gradients.contains(name) && values.contains(name)), "{values}");
-        assert_eq!((values.split(' ').count(), gradients.split(' ').count()), (5, 3), "{values}; {gradients}");
+        assert_eq!((values.split(' ').count(), gradients.split(' ').count()), (9, 4), "{values}; {gradients}");
+        // Norms of queries and keys read floats.
+        let [normed, _] = plain("qwen3-0.6b", trains, BlockType::Q4_0);
+        let has = |name: &str| normed.split(' ').any(|value| value == name);
+        assert!(has("v_proj") && has("attention") && !has("q_proj") && !has("k_proj"), "{normed}");
         // A loss has the same bits whether or not it is differentiated.
         assert_eq!(plain("smollm2-135m", Mode::Evaluate, BlockType::Q4_0)[0], values);
         // However long sums are and however weights are stored.
         assert_eq!(plain("qwen2.5-1.5b", trains, BlockType::Q4_K), [values, gradients]);
         // Magnitudes are applied to floats, dropout and VeRA read floats.
         let dora = names("smollm2-135m", LoraSpec { dora: true, ..lora() }, amx, trains, BlockType::Q4_0);
-        assert_eq!((dora[0].len(), dora[1].len()), (3, 0), "{dora:?}");
+        assert_eq!((dora[0].len(), dora[1].len()), (4, 1), "{dora:?}");
         for lora in [LoraSpec { dropout: 0.1, ..lora() }, LoraSpec { vera: true, ..lora() }] {
             let [values, _] = names("smollm2-135m", lora, amx, trains, BlockType::Q4_0);
             assert!(!values.iter().any(|name| name.contains("norm")), "{values:?}");
