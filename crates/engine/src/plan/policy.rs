@@ -37,7 +37,7 @@ impl Roles {
     }
 }
 
-/// The policies with a name.
+/// The policies with a name: what they keep of a block, where the search does not keep all of the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyName {
     /// Keep everything that a derivative reads.

@@ -176,7 +176,7 @@ impl<'a> Setting<'a> {
 
     /// The plan that keeps everything in memory: no search finds a faster one.
     pub fn roomiest(&self) -> Plan {
-        let keep = Keep::all(self.named.unwrap_or(PolicyName::None).keeps());
+        let keep = self.but_the_last(self.named.unwrap_or(PolicyName::None));
         self.plan(Policy { keep, ..Policy::named(PolicyName::None) })
     }
 
@@ -238,6 +238,11 @@ impl<'a> Setting<'a> {
         candidates
     }
 
+    /// What a named policy keeps, of all blocks but the last: the derivative of that one comes next, so what was dropped of it would be computed again at once.
+    fn but_the_last(&self, name: PolicyName) -> Keep {
+        Keep { first: name.keeps(), rest: Roles::ALL, split: self.graph.blocks.saturating_sub(1) }
+    }
+
     /// Records of groups in a pass: all, and halves down to one, where nothing is kept from pass to pass.
     fn at_once(&self) -> Vec<usize> {
         let mut at_once = vec![usize::MAX];
@@ -254,7 +259,8 @@ impl<'a> Setting<'a> {
         let blocks = self.graph.blocks;
         if let Some(name) = self.named {
             let spills: &[Spill] = if self.may_spill { &[Spill::No, Spill::Ahead, Spill::Tight] } else { &[Spill::No] };
-            return spills.iter().map(|&spill| (Keep::all(name.keeps()), spill, [1, 1])).collect();
+            let same = spills.iter().map(|&spill| (Keep::all(name.keeps()), spill, [1, 1]));
+            return same.chain([(self.but_the_last(name), Spill::No, [1, 1])]).collect();
         }
         if matches!(self.mode, Mode::Evaluate | Mode::Perturb | Mode::Generate { .. }) {
             return vec![(Keep::all(PolicyName::Block.keeps()), Spill::No, [1, 1])];
@@ -270,6 +276,7 @@ impl<'a> Setting<'a> {
                 }
             }
         }
+        keeps.push((self.but_the_last(PolicyName::Block), Spill::No, [1, 1]));
         let block = Keep::all(PolicyName::Block.keeps());
         let root = (blocks as f64).sqrt().round() as usize;
         let mut spans =
