@@ -102,6 +102,9 @@ impl On<'_, '_> {
                 rope::rotate(isa, pool, ValuesMut::F32(black_box(&mut y)), WIDTH, turn, &positions);
             });
             let mut y: Vec<bf16> = x.iter().map(|&x| bf16::from_f32(x)).collect();
+            rope::rotate(isa, pool, ValuesMut::Bf16(&mut y), WIDTH, turn, &positions);
+            let halves: Vec<f32> = y.iter().map(|y| y.to_f32()).collect();
+            close(&format!("{name} in bf16"), self.isa, &halves, &wanted, 2e-2);
             self.time(&format!("{name} in bf16"), 4 * x.len(), || {
                 rope::rotate(isa, pool, ValuesMut::Bf16(black_box(&mut y)), WIDTH, turn, &positions);
             });

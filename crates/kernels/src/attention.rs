@@ -345,10 +345,12 @@ impl Over {
     fn cheapest(over: usize, threads: usize, keeps: bool, halves: bool) -> Self {
         let tiles = (if keeps { 50 } else { 36 } * over).div_ceil(threads);
         let halves = if halves { 10 * (2 * over).div_ceil(threads) } else { usize::MAX };
-        match () {
-            () if 20 <= tiles.min(halves) => Self::Whole,
-            () if halves <= tiles => Self::Halves,
-            () => Self::Tiles,
+        if over == 0 || tiles.min(halves) >= 20 {
+            Self::Whole
+        } else if halves <= tiles {
+            Self::Halves
+        } else {
+            Self::Tiles
         }
     }
 }
@@ -425,5 +427,29 @@ impl Tasks<'_> {
     fn locate_keys(&self, task: usize, tiles: impl Fn(&Segment) -> usize) -> Task {
         let found = self.locate(task, &tiles);
         Task { tile: tiles(&found.segment) - 1 - found.tile, ..found }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_heads_that_are_over_go_where_they_take_the_least_time() {
+        // Heads that are over, threads, whether keys are kept, whether halves can meet.
+        for (over, threads, keeps, halves, how) in [
+            (0, 2, true, true, Over::Whole),
+            (1, 2, true, true, Over::Halves),
+            (1, 2, false, true, Over::Halves),
+            (1, 2, false, false, Over::Tiles),
+            (1, 2, true, false, Over::Whole),
+            (2, 4, true, true, Over::Halves),
+            (3, 4, true, true, Over::Whole),
+            (1, 4, false, true, Over::Tiles),
+            (1, 4, true, true, Over::Halves),
+            (1, 8, true, true, Over::Tiles),
+        ] {
+            assert!(Over::cheapest(over, threads, keeps, halves) == how, "{over} of {threads}, {keeps}, {halves}");
+        }
     }
 }

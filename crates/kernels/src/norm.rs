@@ -1,5 +1,8 @@
 //! RMS norm, forward and backward. The statistic is recomputed in the backward pass: it costs one pass over a row that is read anyway.
 
+#[cfg(target_arch = "x86_64")]
+mod halves;
+
 use half::bf16;
 
 use crate::layer_norm::statistics;
@@ -28,7 +31,12 @@ pub fn forward(isa: Isa, pool: &Pool, x: &[f32], w: &[f32], eps: f32, y: &mut [f
 pub fn forward_values(isa: Isa, pool: &Pool, x: &[f32], w: &[f32], eps: f32, y: ValuesMut) {
     match y {
         ValuesMut::F32(y) => forward_to(pool, x, w, y, &|x, y| forward_rows(isa, x, w, eps, y)),
-        ValuesMut::Bf16(y) => forward_to(pool, x, w, y, &|x, y| forward_rows_bf16(isa, x, w, eps, y)),
+        ValuesMut::Bf16(y) => forward_to(pool, x, w, y, &|x, y| match isa {
+            // SAFETY: such an `Isa` is only made where the processor has its features.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => unsafe { halves::forward(x, w, eps, y) },
+            _ => forward_rows_bf16(isa, x, w, eps, y),
+        }),
     }
 }
 
