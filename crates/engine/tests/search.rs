@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use pocketune::families::{Config, shape};
 use pocketune::graph::LoraSpec;
-use pocketune::plan::{Machine, Mode, Policy, PolicyName, Rates, Spill, States, Surroundings};
+use pocketune::plan::{Instr, Machine, Mode, Plan, Policy, PolicyName, Rates, Spill, States, Surroundings};
 use pocketune::train::{Budget, Task};
 use pocketune_kernels::matmul::Precision;
 use pocketune_kernels::{BlockType, Isa};
@@ -160,6 +160,19 @@ fn a_named_policy_is_kept_whatever_the_budget() {
     training.named = Some(PolicyName::Selective);
     let plan = training.choose(Budget::Smallest).unwrap();
     assert_eq!(plan.policy.keep.of(0), PolicyName::Selective.keeps());
+    // Of the last block everything stays where there is room: nothing of it is computed again.
+    training.named = Some(PolicyName::Block);
+    let (tight, roomy) = training.with(|setting, _| (setting.tightest(), setting.roomiest())).unwrap();
+    let found = training.choose(Budget::Bytes(roomy.peak())).unwrap();
+    assert_eq!(found.policy.keep, roomy.policy.keep);
+    assert_eq!([0, 1].map(|block| tight.policy.keep.of(block)), [PolicyName::Block.keeps(); 2]);
+    assert_eq!(
+        [0, 1].map(|block| found.policy.keep.of(block)),
+        [PolicyName::Block, PolicyName::None].map(PolicyName::keeps)
+    );
+    let products =
+        |plan: &Plan| plan.program.instrs.iter().filter(|instr| matches!(instr, Instr::Linear { .. })).count();
+    assert!(products(&found) < products(&tight), "{} {}", products(&found), products(&tight));
 }
 
 #[test]

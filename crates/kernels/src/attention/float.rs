@@ -188,22 +188,14 @@ impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS>
     #[inline(always)]
     fn finish(&mut self, sums: &[f32], factor: &[f32], rows: usize, to: To, (at, stride): (usize, usize)) {
         for (row, factor) in factor.iter().enumerate().take(rows) {
-            let (place, sums) = (at + row * stride..at + row * stride + self.d, sums.chunks_exact(TILE));
+            let place = at + row * stride..at + row * stride + self.d;
+            let sums = sums.chunks_exact(TILE).map(|sums| sums[row] * factor);
             // SAFETY: the caller owns these rows.
             unsafe {
                 match to {
-                    To::Write(to) => {
-                        to.range(place).iter_mut().zip(sums).for_each(|(to, sums)| *to = sums[row] * factor)
-                    }
-                    To::Add(to) => {
-                        to.range(place).iter_mut().zip(sums).for_each(|(to, sums)| *to += sums[row] * factor)
-                    }
-                    To::Round(to) => {
-                        to.range(place)
-                            .iter_mut()
-                            .zip(sums)
-                            .for_each(|(to, sums)| *to = Element::of(sums[row] * factor));
-                    }
+                    To::Write(to) => to.range(place).iter_mut().zip(sums).for_each(|(to, sum)| *to = sum),
+                    To::Add(to) => to.range(place).iter_mut().zip(sums).for_each(|(to, sum)| *to += sum),
+                    To::Round(to) => to.range(place).iter_mut().zip(sums).for_each(|(to, sum)| *to = Element::of(sum)),
                 }
             }
         }
