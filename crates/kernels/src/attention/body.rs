@@ -107,8 +107,11 @@ impl Half<'_> {
     fn second(self, tile: usize) -> bool {
         let met = &self.met[tile];
         let second = met.compare_exchange(NOBODY, COMING, Ordering::Acquire, Ordering::Acquire).is_err();
+        let mut looks = 0;
         while second && met.load(Ordering::Acquire) != THERE {
-            std::hint::spin_loop();
+            looks += 1;
+            // Writing a tile takes a microsecond, unless whoever is at it has lost its core.
+            if looks < 1000 { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
         second
     }
