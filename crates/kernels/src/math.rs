@@ -85,21 +85,17 @@ pub fn normal(x: f32) -> (f32, f32) {
 /// `1 / sqrt(2π)`.
 pub const NORMAL_PEAK: f32 = 0.398_942_3;
 
-/// Lanes that a row is worked on in.
+/// Lanes of a sum: partial sums `j mod 16`, folded as a tree. The order of every sum over a row, on every processor.
 pub const LANES: usize = 16;
-
-/// Lanes of a sum: partial sums `j mod 64`, folded as a tree. The order of every sum over a row, on every processor; as many as make four sums that do not
-/// wait for each other where registers hold sixteen.
-const SUMS: usize = 64;
 
 /// The sum of `f` over the elements of equally long slices, in the fixed lane order.
 #[inline(always)]
 pub fn lane_sum<const N: usize>(slices: [&[f32]; N], f: impl Fn([f32; N]) -> f32) -> f32 {
     let len = slices.iter().map(|slice| slice.len()).min().unwrap_or(0);
-    let mut lanes = [0.0_f32; SUMS];
-    let whole = len / SUMS * SUMS;
-    for at in (0..whole).step_by(SUMS) {
-        let piece: [&[f32; SUMS]; N] = slices.map(|slice| slice[at..].first_chunk().expect("a whole piece"));
+    let mut lanes = [0.0_f32; LANES];
+    let whole = len / LANES * LANES;
+    for at in (0..whole).step_by(LANES) {
+        let piece: [&[f32; LANES]; N] = slices.map(|slice| slice[at..].first_chunk().expect("a whole piece"));
         for (lane, sum) in lanes.iter_mut().enumerate() {
             *sum += f(piece.map(|piece| piece[lane]));
         }
@@ -115,11 +111,11 @@ pub fn lane_sum<const N: usize>(slices: [&[f32]; N], f: impl Fn([f32; N]) -> f32
 pub fn dot<T: Element>(a: &[T], b: &[T]) -> f32 {
     let len = a.len().min(b.len());
     let (a, b) = (&a[..len], &b[..len]);
-    let mut lanes = [0.0_f32; SUMS];
-    let mut chunks_a = a.chunks_exact(SUMS);
-    let mut chunks_b = b.chunks_exact(SUMS);
+    let mut lanes = [0.0_f32; LANES];
+    let mut chunks_a = a.chunks_exact(LANES);
+    let mut chunks_b = b.chunks_exact(LANES);
     for (a, b) in (&mut chunks_a).zip(&mut chunks_b) {
-        for lane in 0..SUMS {
+        for lane in 0..LANES {
             lanes[lane] = a[lane].get().mul_add(b[lane].get(), lanes[lane]);
         }
     }
