@@ -10,6 +10,7 @@
 mod amx;
 mod body;
 mod float;
+mod gradients;
 mod kept;
 mod kit;
 mod single;
@@ -19,8 +20,9 @@ use std::sync::atomic::AtomicU8;
 
 use half::bf16;
 
-use self::body::{Gradients, Half, Read, Sweep, Task, Work};
+use self::body::{Read, Sweep, Task, Work};
 use self::float::Float;
+use self::gradients::{Gradients, Half};
 use self::kept::Keeping;
 use self::kit::To;
 use crate::math::dot;

@@ -37,6 +37,34 @@ pub(crate) fn round(low: __m512, high: __m512) -> __m512i {
     unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
 }
 
+/// Up to 16 floats, zeros after them.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn floats(from: &[f32]) -> __m512 {
+    // SAFETY: no more are read than there are.
+    unsafe { _mm512_maskz_loadu_ps(mask(from.len()), from.as_ptr()) }
+}
+
+/// Up to 32 values in bf16, zeros after them.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(crate) fn halves(from: &[bf16]) -> __m512i {
+    // SAFETY: no more are read than there are.
+    unsafe { _mm512_maskz_loadu_epi16(mask_32(from.len()), from.as_ptr().cast()) }
+}
+
+/// Up to 32 floats, rounded to bf16, zeros after them.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+pub(crate) fn rounded(from: &[f32]) -> __m512i {
+    if let Some(whole) = from.first_chunk::<32>() {
+        // SAFETY: 32 floats are read.
+        return unsafe { round(_mm512_loadu_ps(whole.as_ptr()), _mm512_loadu_ps(whole.as_ptr().add(16))) };
+    }
+    let (low, high) = from.split_at(from.len().min(16));
+    round(floats(low), floats(high))
+}
+
 /// 32 values in bf16 as floats: those at even places, and those at odd ones.
 pub(crate) type Both = [__m512; 2];
 
@@ -44,8 +72,7 @@ pub(crate) type Both = [__m512; 2];
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn load(from: &[bf16]) -> Both {
-    // SAFETY: no more are read than there are.
-    let x = unsafe { _mm512_maskz_loadu_epi16(mask_32(from.len()), from.as_ptr().cast()) };
+    let x = halves(from);
     let odd = _mm512_and_si512(x, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
     [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(x)), _mm512_castsi512_ps(odd)]
 }

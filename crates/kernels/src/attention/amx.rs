@@ -15,7 +15,7 @@ use super::kept::{Keeping, Kept};
 use super::kit::{Kit, LANES, Lanes, Reach, SQUARE, To, View, Weights, padded};
 use crate::Values;
 use crate::amx::{K_TILE, Pair, SIDE, Square, Tiles};
-use crate::avx512::{exp2, interleave, interleaved, mask, mask_32, round, transpose_16};
+use crate::avx512::{exp2, halves, interleave, interleaved, mask, mask_32, round, rounded, transpose_16};
 use crate::rows::Rows;
 
 /// Sixteen floats in a register, of a processor that has AVX-512: only [`Amx`] asks for them.
@@ -333,15 +333,8 @@ trait Stored: Copy {
 impl Stored for f32 {
     #[inline(always)]
     unsafe fn piece(from: &[f32]) -> __m512i {
-        let (low, high) = (mask(from.len()), mask(from.len().saturating_sub(16)));
-        // SAFETY: lanes outside the masks are not read.
-        unsafe {
-            let at = from.as_ptr();
-            if from.len() >= K_TILE {
-                return round(_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(16)));
-            }
-            round(_mm512_maskz_loadu_ps(low, at), _mm512_maskz_loadu_ps(high, at.wrapping_add(16)))
-        }
+        // SAFETY: the caller has made sure of the instructions.
+        unsafe { rounded(from) }
     }
 
     #[inline(always)]
@@ -358,8 +351,8 @@ impl Stored for f32 {
 impl Stored for bf16 {
     #[inline(always)]
     unsafe fn piece(from: &[bf16]) -> __m512i {
-        // SAFETY: lanes outside the mask are not read.
-        unsafe { _mm512_maskz_loadu_epi16(mask_32(from.len()), from.as_ptr().cast()) }
+        // SAFETY: the caller has made sure of the instructions.
+        unsafe { halves(from) }
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use half::bf16;
 
 use super::{SPAN, rstd};
-use crate::avx512::{mask, mask_32, round};
+use crate::avx512::{floats, mask_32, round};
 use crate::fetch;
 
 /// [`super::forward`] of some rows.
@@ -20,18 +20,12 @@ pub(super) unsafe fn forward(x: &[f32], w: &[f32], eps: f32, y: &mut [bf16]) {
         for ((x, y), w) in x.chunks(SPAN).zip(y.chunks_mut(SPAN)).zip(w.chunks(SPAN)) {
             fetch::behind(x, c);
             fetch::behind(y, c);
-            let scaled = |lanes: __mmask16, at: usize| {
-                // SAFETY: no more are read than there are.
-                let (x, w) = unsafe {
-                    let [x, w] = [x, w].map(|from| from.as_ptr().wrapping_add(at));
-                    (_mm512_maskz_loadu_ps(lanes, x), _mm512_maskz_loadu_ps(lanes, w))
-                };
-                _mm512_mul_ps(_mm512_mul_ps(x, rstd), w)
-            };
-            let halves = [scaled(mask(x.len()), 0), scaled(mask(x.len().saturating_sub(16)), 16)];
+            let scaled = |x, w| _mm512_mul_ps(_mm512_mul_ps(floats(x), rstd), floats(w));
+            let ((x, more_x), (w, more_w)) = (x.split_at(x.len().min(16)), w.split_at(w.len().min(16)));
+            let halves = round(scaled(x, w), scaled(more_x, more_w));
             // SAFETY: no more are written than there is room for.
             unsafe {
-                _mm512_mask_storeu_epi16(y.as_mut_ptr().cast(), mask_32(y.len()), round(halves[0], halves[1]));
+                _mm512_mask_storeu_epi16(y.as_mut_ptr().cast(), mask_32(y.len()), halves);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use half::bf16;
 
 use super::{Pairs, Rotation};
-use crate::avx512::{Both, load, mask, store};
+use crate::avx512::{Both, floats, load, store};
 use crate::fetch;
 
 /// [`super::rotate`] of some rows.
@@ -56,14 +56,6 @@ pub(super) unsafe fn rotate(x: &mut [bf16], width: usize, rotation: Rotation, po
 fn turn(a: __m512, b: __m512, cos: __m512, sin: __m512) -> (__m512, __m512) {
     let x = _mm512_sub_ps(_mm512_mul_ps(a, cos), _mm512_mul_ps(b, sin));
     (x, _mm512_add_ps(_mm512_mul_ps(a, sin), _mm512_mul_ps(b, cos)))
-}
-
-/// Up to 16 floats, zeros after them.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn floats(from: &[f32]) -> __m512 {
-    // SAFETY: no more are read than there are.
-    unsafe { _mm512_maskz_loadu_ps(mask(from.len()), from.as_ptr()) }
 }
 
 /// Up to 32 floats times a factor: those at even places, and those at odd ones.

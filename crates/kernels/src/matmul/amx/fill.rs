@@ -9,7 +9,7 @@ use super::super::Weight;
 use super::super::product::{Factor, Left};
 use super::runs::Runs;
 use super::{K_TILE, SIDE, TILE};
-use crate::avx512::{interleave, mask, mask_32, round, transpose_16};
+use crate::avx512::{halves, interleave, mask, round, rounded, transpose_16};
 use crate::{Values, fetch};
 
 /// Where in runs of `steps` tiles a filling begins: the sum may go on with another operand.
@@ -34,8 +34,7 @@ fn left_piece(left: Left, i: usize, ks: Range<usize>) -> __m512i {
         Values::Bf16(from) => {
             let from = &from[..ks.len()];
             fetch::line(from.as_ptr().wrapping_add(PIECES_AHEAD * K_TILE).cast());
-            // SAFETY: as many elements are read as there are.
-            return unsafe { _mm512_maskz_loadu_epi16(mask_32(ks.len()), from.as_ptr().cast()) };
+            return halves(from);
         }
         Values::F32(from) => match from.first_chunk() {
             Some(whole) if left.k == 1 && ks.len() == K_TILE => {
@@ -191,21 +190,9 @@ fn value_cols(w: &Weight, values: Values, js: Range<usize>, ks: Range<usize>, pl
     let row = |k: usize, j: usize| {
         let count = if k < ks.end { SIDE.min(js.end - j) } else { 0 };
         let at = if count == 0 { 0 } else { k * w.cols + j };
-        // SAFETY: `count` elements are read, of any alignment.
-        unsafe {
-            match values {
-                Values::Bf16(from) => _mm512_maskz_loadu_epi16(mask_32(count), from[at..at + count].as_ptr().cast()),
-                Values::F32(from) => {
-                    let at = from[at..at + count].as_ptr();
-                    match count {
-                        SIDE => round(_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(16))),
-                        _ => round(
-                            _mm512_maskz_loadu_ps(mask(count), at),
-                            _mm512_maskz_loadu_ps(mask(count.saturating_sub(16)), at.wrapping_add(16)),
-                        ),
-                    }
-                }
-            }
+        match values {
+            Values::Bf16(from) => halves(&from[at..at + count]),
+            Values::F32(from) => rounded(&from[at..at + count]),
         }
     };
     let line = |k: usize, j: usize| {
