@@ -40,6 +40,8 @@ pub(crate) struct Pair {
     pub second: usize,
     /// From a step's tiles to the next step's.
     pub step: usize,
+    /// Whether the tiles go past the first-level cache, so that the other operand's stay there.
+    pub past: bool,
 }
 
 /// A square of sums: where it begins and how far apart its rows are.
@@ -53,6 +55,17 @@ pub(crate) struct Square {
 macro_rules! load {
     ($tile:literal, $from:expr, $row:expr) => {
         asm!(concat!("tileloadd ", $tile, ", [{} + {}]"), in(reg) $from, in(reg) $row, options(nostack, readonly))
+    };
+}
+
+/// The same, past the first-level cache where `$past`.
+macro_rules! load_past {
+    ($past:ident, $tile:literal, $from:expr, $row:expr) => {
+        if $past {
+            asm!(concat!("tileloaddt1 ", $tile, ", [{} + {}]"), in(reg) $from, in(reg) $row, options(nostack, readonly))
+        } else {
+            load!($tile, $from, $row)
+        }
     };
 }
 
@@ -116,11 +129,11 @@ impl Tiles {
     ) {
         // SAFETY: the caller's promise.
         unsafe {
-            match (two_rows, two_cols) {
-                (true, true) => sum::<true, true>(rows, cols, steps, zero, sums, beside),
-                (true, false) => sum::<true, false>(rows, cols, steps, zero, sums, beside),
-                (false, true) => sum::<false, true>(rows, cols, steps, zero, sums, beside),
-                (false, false) => sum::<false, false>(rows, cols, steps, zero, sums, beside),
+            match (rows.past, cols.past) {
+                (false, false) => sized::<false, false>(rows, cols, steps, zero, sums, (two_rows, two_cols), beside),
+                (true, false) => sized::<true, false>(rows, cols, steps, zero, sums, (two_rows, two_cols), beside),
+                (false, true) => sized::<false, true>(rows, cols, steps, zero, sums, (two_rows, two_cols), beside),
+                (true, true) => sized::<true, true>(rows, cols, steps, zero, sums, (two_rows, two_cols), beside),
             }
         }
     }
@@ -129,7 +142,30 @@ impl Tiles {
 /// # Safety
 /// As [`Tiles::sum`].
 #[inline(always)]
-unsafe fn sum<const ROWS: bool, const COLS: bool>(
+unsafe fn sized<const PAST_ROWS: bool, const PAST_COLS: bool>(
+    rows: Pair,
+    cols: Pair,
+    steps: usize,
+    zero: bool,
+    sums: Square,
+    two: (bool, bool),
+    beside: &mut impl Beside,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match two {
+            (true, true) => sum::<true, true, PAST_ROWS, PAST_COLS>(rows, cols, steps, zero, sums, beside),
+            (true, false) => sum::<true, false, PAST_ROWS, PAST_COLS>(rows, cols, steps, zero, sums, beside),
+            (false, true) => sum::<false, true, PAST_ROWS, PAST_COLS>(rows, cols, steps, zero, sums, beside),
+            (false, false) => sum::<false, false, PAST_ROWS, PAST_COLS>(rows, cols, steps, zero, sums, beside),
+        }
+    }
+}
+
+/// # Safety
+/// As [`Tiles::sum`].
+#[inline(always)]
+unsafe fn sum<const ROWS: bool, const COLS: bool, const PAST_ROWS: bool, const PAST_COLS: bool>(
     rows: Pair,
     cols: Pair,
     steps: usize,
@@ -158,15 +194,15 @@ unsafe fn sum<const ROWS: bool, const COLS: bool>(
             }
         }
         for _ in 0..steps {
-            load!("tmm4", a, row_line);
-            load!("tmm6", b, col_line);
+            load_past!(PAST_ROWS, "tmm4", a, row_line);
+            load_past!(PAST_COLS, "tmm6", b, col_line);
             add_products!("tmm0", "tmm4", "tmm6");
             if COLS {
-                load!("tmm7", b.wrapping_add(cols.second), col_line);
+                load_past!(PAST_COLS, "tmm7", b.wrapping_add(cols.second), col_line);
                 add_products!("tmm1", "tmm4", "tmm7");
             }
             if ROWS {
-                load!("tmm5", a.wrapping_add(rows.second), row_line);
+                load_past!(PAST_ROWS, "tmm5", a.wrapping_add(rows.second), row_line);
                 add_products!("tmm2", "tmm5", "tmm6");
             }
             if ROWS && COLS {
@@ -185,88 +221,6 @@ unsafe fn sum<const ROWS: bool, const COLS: bool>(
         }
         if ROWS && COLS {
             store!("tmm3", places[3], line);
-        }
-    }
-}
-
-/// Three tiles of one operand, where each has its sums with the first tile of the other operand, and how to get to the next step's.
-#[derive(Clone, Copy)]
-pub(crate) struct Three {
-    pub at: [*const f32; 3],
-    pub step: usize,
-    pub sums: [*mut f32; 3],
-}
-
-impl Tiles {
-    /// Adds the products of three tiles and two to six tiles of sums, or begins them at `zero`: five loads from a far cache for six products, where a square has
-    /// four for four. The three are `rows` where `ROWS`, else `cols`, and the other operand has the two. Tiles have rows of 64 bytes, one after another;
-    /// rows of sums are `line` elements apart, and sums with the second of the two lie `second` behind those with the first.
-    ///
-    /// # Safety
-    /// As [`Tiles::sum`].
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    #[allow(clippy::too_many_arguments)]
-    pub unsafe fn sum_six<const ROWS: bool>(
-        &self,
-        three: Three,
-        two: Pair,
-        steps: usize,
-        zero: bool,
-        (line, second): (usize, usize),
-        beside: &mut impl Beside,
-    ) {
-        let (line, row) = (4 * line, 64_usize);
-        let [s0, s1, s2] = three.sums;
-        let [s3, s4, s5] = [s0.wrapping_add(second), s1.wrapping_add(second), s2.wrapping_add(second)];
-        let ([mut a0, mut a1, mut a2], mut b) = (three.at, two.at);
-        macro_rules! products {
-            ($sum:literal) => {
-                if ROWS {
-                    add_products!($sum, "tmm7", "tmm6");
-                } else {
-                    add_products!($sum, "tmm6", "tmm7");
-                }
-            };
-        }
-        // SAFETY: every tile that is read or written is one that the caller named.
-        unsafe {
-            if zero {
-                asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", options(nostack, nomem));
-                asm!("tilezero tmm3", "tilezero tmm4", "tilezero tmm5", options(nostack, nomem));
-            } else {
-                load!("tmm0", s0, line);
-                load!("tmm1", s1, line);
-                load!("tmm2", s2, line);
-                load!("tmm3", s3, line);
-                load!("tmm4", s4, line);
-                load!("tmm5", s5, line);
-            }
-            for _ in 0..steps {
-                load!("tmm6", b, row);
-                load!("tmm7", a0, row);
-                products!("tmm0");
-                load!("tmm7", a1, row);
-                products!("tmm1");
-                load!("tmm7", a2, row);
-                products!("tmm2");
-                load!("tmm6", b.wrapping_add(two.second), row);
-                products!("tmm5");
-                // The first two are near now.
-                load!("tmm7", a1, row);
-                products!("tmm4");
-                load!("tmm7", a0, row);
-                products!("tmm3");
-                beside.part();
-                [a0, a1, a2] = [a0.wrapping_add(three.step), a1.wrapping_add(three.step), a2.wrapping_add(three.step)];
-                b = b.wrapping_add(two.step);
-            }
-            store!("tmm0", s0, line);
-            store!("tmm1", s1, line);
-            store!("tmm2", s2, line);
-            store!("tmm3", s3, line);
-            store!("tmm4", s4, line);
-            store!("tmm5", s5, line);
         }
     }
 }

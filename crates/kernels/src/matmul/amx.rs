@@ -26,13 +26,13 @@ use super::out::Out;
 use super::product::{Factor, Left, Product, Right, Tail};
 use super::split::Split;
 use super::{Ctx, Low, Start};
-use crate::amx::{Beside, K_TILE, Pair, SIDE, Square, Three, Tiles};
+use crate::amx::{Beside, K_TILE, Pair, SIDE, Square, Tiles};
 use crate::pool::own;
 use crate::rows::Rows;
 use crate::{Pool, Values, ValuesMut};
 
-/// Steps of a sum from which on outputs are summed by 48 where there are as many: shorter ones stay near enough for two by two tiles.
-const WIDE_STEPS: usize = 28;
+/// Steps of a sum for which two tiles of the left operand stay in the first-level cache, beside the sums of a task: 32 KiB.
+const NEAR_STEPS: usize = 16;
 /// Room for tiles of the left operand, in f32 elements, that stay in a thread's cache from one task to the next: 1 MiB.
 const NEAR: usize = 1 << 18;
 /// f32 elements in the place of a tile.
@@ -150,13 +150,15 @@ impl<T: stage::Stored> Run<'_, T> {
             let alone = matches!(hands, Hands::One(_));
             hands.run(split.tasks(), &|task, thread| {
                 let (rows, cols) = split.task(task);
-                let mine = if alone {
-                    Packed { own: 0..blocks.pairs, first: false }
+                let (tasks, mine) = if alone {
+                    (0..split.tasks(), Packed { own: 0..blocks.pairs, first: false })
                 } else {
-                    let first = !there && task == own(split.tasks(), thread, threads).start;
-                    Packed { own: own(blocks.pairs, thread, threads), first }
+                    let tasks = own(split.tasks(), thread, threads);
+                    let first = !there && task == tasks.start;
+                    (tasks, Packed { own: own(blocks.pairs, thread, threads), first })
                 };
-                job.task(m0, rows, cols, mine, &mut self.threads.of(thread), &self.out);
+                let next = if tasks.contains(&(task + 1)) { split.task(task + 1).1 } else { 0..0 };
+                job.task(m0, rows, (cols, next), mine, &mut self.threads.of(thread), &self.out);
             });
         }
     }
@@ -269,13 +271,13 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Sums for `rows` of the block, which begins at row `m0` of the output, and for columns `cols`.
-    /// It begins with what its thread has packed and asks for the rest meanwhile.
+    /// Sums for `rows` of the block, which begins at row `m0` of the output, and for columns `cols`; columns `next` are this thread's next.
+    /// It begins with what its thread has packed and asks for the rest meanwhile, for the output, and for what it dequantises next.
     fn task<T: stage::Stored>(
         &self,
         m0: usize,
         rows: Range<usize>,
-        cols: Range<usize>,
+        (cols, next): (Range<usize>, Range<usize>),
         packed: Packed,
         scratch: &mut Scratch,
         out: &Out<T>,
@@ -287,51 +289,69 @@ impl Job<'_> {
         let far = self.blocks.last().tiles(self.blocks.pairs - 1).end > NEAR;
         let near = if far { 1 } else { packed.own.len().max(1) };
         let transposed = matches!(self.right, Right::Rows(_));
+        let stage = |pair: usize| {
+            let i = m0 + pair * SIDE;
+            stage::Stage { rows: i..(m0 + rows.end).min(i + SIDE), cols: cols.clone(), transposed }
+        };
         for (at, block) in self.blocks.each().enumerate() {
             self.weights(&block, &cols, scratch);
             // SAFETY: the product checked that this processor has AMX and that its kernel lets us use it.
             let tiles = unsafe { Tiles::configure() };
-            let mut done: Option<stage::Stage> = None;
+            let goes_on = at == 0 && matches!(self.start, Start::Output);
+            let steps = block.steps * cols.len().div_ceil(SIDE);
+            let coming = if block.last { (0, next.clone()) } else { (at + 1, cols.clone()) };
             for (order, pair) in pairs.clone().enumerate() {
-                let (now, before) = scratch.sums.at(order);
-                let i = m0 + pair * SIDE;
-                let stage = stage::Stage { rows: i..(m0 + rows.end).min(i + SIDE), cols: cols.clone(), transposed };
+                let (now, sums) = (stage(pair), scratch.sums.at(order));
                 // SAFETY: the product checked the instructions; this task alone touches these rows and columns.
                 unsafe {
-                    if (block.last && !transposed) || (at == 0 && matches!(self.start, Start::Output)) {
-                        stage.fetch(out);
+                    if goes_on && order == 0 {
+                        now.fetch(out);
                     }
                     if at == 0 {
-                        stage.begin(self.start, out, now);
+                        now.begin(self.start, out, sums);
                     }
                 }
-                let next = match pairs.clone().nth(order + near) {
+                let left = match pairs.clone().nth(order + near) {
                     Some(next) if far || packed.first => block.tiles(next),
                     None if far && !block.last => self.blocks.get(at + 1).tiles(begin),
                     _ => 0..0,
                 };
-                let all_steps = block.steps * pieces(cols.len(), wide(&stage, block.steps)).count();
-                let ahead = stage::Ahead::new(&self.left[next], all_steps);
+                let left = &self.left[left];
+                let output = match pairs.clone().nth(order + 1) {
+                    Some(next) if goes_on => stage(next).ahead(out, steps),
+                    _ if block.last && !goes_on => now.ahead(out, steps),
+                    _ => stage::Ahead::NONE,
+                };
+                let mut beside = [
+                    stage::Ahead::new(left.as_ptr(), 1, size_of_val(left), 0, steps),
+                    output,
+                    self.weights_ahead(&coming, order, end - first, steps),
+                ];
                 let zero = at == 0 && matches!(self.start, Start::Zero);
-                if block.last && transposed {
-                    let before = done.as_ref().map(|done| (done, before));
-                    let mut passage = stage::Passage::new(&stage, before, out, all_steps, ahead);
-                    self.squares(&tiles, &block, pair, &stage, zero, scratch.weights, now, &mut passage);
+                self.squares(&tiles, &block, pair, &now, zero, scratch.weights, sums, &mut beside);
+                if block.last {
                     // SAFETY: as above.
-                    unsafe { passage.finish() };
-                    done = Some(stage);
-                } else {
-                    self.squares(&tiles, &block, pair, &stage, zero, scratch.weights, now, &mut { ahead });
-                    if block.last {
-                        // SAFETY: as above.
-                        unsafe { stage.end(out, now) };
-                    }
+                    unsafe { now.end(out, sums) };
                 }
             }
-            if let Some(stage) = done {
-                // SAFETY: as above.
-                unsafe { stage.end(out, scratch.sums.at(end - first - 1).0) };
+        }
+    }
+
+    /// Asks for part `part` of `parts` of what is dequantised for block `at` and columns `cols`, beside `steps`, where whole rows are.
+    fn weights_ahead(
+        &self,
+        (at, cols): &(usize, Range<usize>),
+        part: usize,
+        parts: usize,
+        steps: usize,
+    ) -> stage::Ahead {
+        let Right::Rows(w) = &self.right else { return stage::Ahead::NONE };
+        let row = |part: usize| cols.start + cols.len() * part / parts;
+        match w.blocks_of(row(part), &self.blocks.get(*at).ks) {
+            Some(blocks) => {
+                stage::Ahead::new(blocks.as_ptr(), row(part + 1) - row(part), blocks.len(), w.stride(), steps)
             }
+            None => stage::Ahead::NONE,
         }
     }
 
@@ -361,7 +381,8 @@ impl Job<'_> {
         }
     }
 
-    /// Adds a block's products of a pair of rows with all columns of the stage to its `sums`, square by square.
+    /// Adds a block's products of a pair of rows with all columns of the stage to its `sums`, some steps of the sum at a time, so that these rows' tiles stay in
+    /// the first-level cache from one square to the next; the weights' go past it.
     #[allow(clippy::too_many_arguments)]
     fn squares(
         &self,
@@ -374,83 +395,37 @@ impl Job<'_> {
         sums: &mut [f32],
         beside: &mut impl Beside,
     ) {
-        let (steps, left) = (block.steps, &self.left[block.tiles(pair)]);
-        for (j, n) in pieces(stage.cols.len(), wide(stage, steps)) {
-            if n == WIDE {
-                // SAFETY: as below.
-                unsafe { self.wide(tiles, (left, steps), stage, j, zero, weights, sums, beside) };
-                continue;
-            }
-            let (m, n) = (stage.rows.len(), n);
-            let weights = &weights[j / SIDE * left.len()..][..left.len()];
-            let sums = &mut sums[j * SIDE..][..SIDE * SIDE];
-            let (rows, cols, two_rows, two_cols) =
-                if stage.transposed { (weights, left, n > 16, m > 16) } else { (left, weights, m > 16, n > 16) };
-            let rows = Pair { at: rows.as_ptr(), line: 16, second: steps * TILE, step: TILE };
-            let cols = Pair { at: cols.as_ptr(), line: 16, second: TILE, step: 2 * TILE };
-            let sums = Square { at: sums.as_mut_ptr(), line: SIDE };
-            // SAFETY: two runs of `steps` tiles, `steps` pairs of tiles (both slices are as long), and a whole square; what is
-            // written beside is of other rows.
-            unsafe { tiles.sum(rows, cols, steps, zero, sums, two_rows, two_cols, beside) };
-        }
-    }
-
-    /// Sums of 32 rows with 48 columns from `j` on of the stage.
-    ///
-    /// # Safety
-    /// The processor has AMX; weights and sums have as many columns.
-    #[allow(clippy::too_many_arguments)]
-    unsafe fn wide(
-        &self,
-        tiles: &Tiles,
-        (left, steps): (&[f32], usize),
-        stage: &stage::Stage,
-        j: usize,
-        zero: bool,
-        weights: &[f32],
-        sums: &mut [f32],
-        beside: &mut impl Beside,
-    ) {
-        assert!(
-            weights.len() >= (j + WIDE).next_multiple_of(SIDE) / 16 * steps * TILE && left.len() >= 2 * steps * TILE
-        );
-        assert!(sums.len() >= (j + WIDE).next_multiple_of(SIDE) * SIDE);
-        let first = j / 16;
-        // Where the tile of a run of 16 columns begins, and its sums: pairs of tiles of columns alternate, and so do their sums.
-        let place = |at: usize| match stage.transposed {
-            true => (at * steps * TILE, at * 16 * SIDE),
-            false => (at / 2 * 2 * steps * TILE + at % 2 * TILE, at / 2 * SIDE * SIDE + at % 2 * 16),
-        };
-        let [(w0, s0), (w1, s1), (w2, s2)] = [place(first), place(first + 1), place(first + 2)];
-        let (from, to) = (weights.as_ptr(), sums.as_mut_ptr());
-        let at = [from.wrapping_add(w0), from.wrapping_add(w1), from.wrapping_add(w2)];
-        let sums = [to.wrapping_add(s0), to.wrapping_add(s1), to.wrapping_add(s2)];
-        // SAFETY: inside both by the assertions.
-        unsafe {
-            if stage.transposed {
-                let three = Three { at, step: TILE, sums };
-                let two = Pair { at: left.as_ptr(), line: 16, second: TILE, step: 2 * TILE };
-                tiles.sum_six::<true>(three, two, steps, zero, (SIDE, 16), beside);
-            } else {
-                let three = Three { at, step: 2 * TILE, sums };
-                let two = Pair { at: left.as_ptr(), line: 16, second: steps * TILE, step: TILE };
-                tiles.sum_six::<false>(three, two, steps, zero, (SIDE, 16 * SIDE), beside);
+        let (all, left) = (block.steps, &self.left[block.tiles(pair)]);
+        let (m, parts) = (stage.rows.len(), all.div_ceil(NEAR_STEPS).max(1));
+        for part in 0..parts {
+            let (first, end) = (all * part / parts, all * (part + 1) / parts);
+            for j in (0..stage.cols.len()).step_by(SIDE) {
+                let n = stage.cols.len() - j;
+                let weights = &weights[j / SIDE * left.len()..][..left.len()];
+                let sums = &mut sums[j * SIDE..][..SIDE * SIDE];
+                let run = |of: &[f32], past| Pair {
+                    at: of[first * TILE..].as_ptr(),
+                    line: 16,
+                    second: all * TILE,
+                    step: TILE,
+                    past,
+                };
+                let pairs = |of: &[f32], past| Pair {
+                    at: of[first * 2 * TILE..].as_ptr(),
+                    line: 16,
+                    second: TILE,
+                    step: 2 * TILE,
+                    past,
+                };
+                let (rows, cols, two_rows, two_cols) = match stage.transposed {
+                    true => (run(weights, true), pairs(left, false), n > 16, m > 16),
+                    false => (run(left, false), pairs(weights, true), m > 16, n > 16),
+                };
+                let sums = Square { at: sums.as_mut_ptr(), line: SIDE };
+                // SAFETY: two runs of `all` tiles, `all` pairs of tiles (both slices are as long), and a whole square; what is
+                // written beside is of other rows.
+                unsafe { tiles.sum(rows, cols, end - first, zero && part == 0, sums, two_rows, two_cols, beside) };
             }
         }
     }
-}
-
-/// Columns of a wide piece.
-const WIDE: usize = 48;
-
-/// Whether a stage's sums of so many steps are made in wide pieces.
-fn wide(stage: &stage::Stage, steps: usize) -> bool {
-    steps >= WIDE_STEPS && stage.rows.len() > 16
-}
-
-/// The pieces that `len` columns are summed in, each with its first column and its length: two wide ones after another, where they may be, and squares.
-fn pieces(len: usize, wide: bool) -> impl Iterator<Item = (usize, usize)> {
-    let wide = if wide { len / (2 * WIDE) * 2 } else { 0 };
-    let squares = (wide * WIDE..len).step_by(SIDE).map(move |j| (j, SIDE.min(len - j)));
-    (0..wide).map(|at| (at * WIDE, WIDE)).chain(squares)
 }

@@ -58,7 +58,7 @@ pub(super) fn multiply(
     let out = Out::new(into, rank);
     hands.run(blocks.pairs, &|pair, thread| {
         let mut scratch = threads.of(thread);
-        let sums = &mut scratch.sums.at(0).0[..SIDE * SIDE];
+        let sums = &mut scratch.sums.at(0)[..SIDE * SIDE];
         // SAFETY: the product checked that this processor has AMX and that its kernel lets us use it.
         let tiles = unsafe { Tiles::configure() };
         for (unit, by) in (0..rank).step_by(SIDE).zip(by.chunks_exact(2 * TILE * whole)) {
@@ -71,12 +71,25 @@ pub(super) fn multiply(
                 // SAFETY: two runs of tiles of rows and pairs of tiles of columns, `block.main` of each inside both operands.
                 unsafe {
                     if transposed {
-                        let by = Pair { at: by[first * TILE..].as_ptr(), line: 16, second: whole * TILE, step: TILE };
-                        let left = Pair { at: left.as_ptr(), line: 16, second: TILE, step: 2 * TILE };
+                        let by = Pair {
+                            at: by[first * TILE..].as_ptr(),
+                            line: 16,
+                            second: whole * TILE,
+                            step: TILE,
+                            past: false,
+                        };
+                        let left = Pair { at: left.as_ptr(), line: 16, second: TILE, step: 2 * TILE, past: false };
                         tiles.sum(by, left, block.main, first == 0, square, n > 16, m > 16, &mut ());
                     } else {
-                        let by = Pair { at: by[first * 2 * TILE..].as_ptr(), line: 16, second: TILE, step: 2 * TILE };
-                        let left = Pair { at: left.as_ptr(), line: 16, second: block.steps * TILE, step: TILE };
+                        let by = Pair {
+                            at: by[first * 2 * TILE..].as_ptr(),
+                            line: 16,
+                            second: TILE,
+                            step: 2 * TILE,
+                            past: false,
+                        };
+                        let left =
+                            Pair { at: left.as_ptr(), line: 16, second: block.steps * TILE, step: TILE, past: false };
                         tiles.sum(left, by, block.main, first == 0, square, m > 16, n > 16, &mut ());
                     }
                 }

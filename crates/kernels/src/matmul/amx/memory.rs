@@ -74,8 +74,8 @@ impl Sizes {
             k_block,
             weights: unit * padded / 2,
             buffer,
-            // Sums of one block are on their way out while the next are made; those of several stay until the last.
-            places: if k > k_block { pairs } else { 2 },
+            // Sums of several blocks stay until the last.
+            places: if k > k_block { pairs } else { 1 },
             place: unit * SIDE,
         }
     }
@@ -121,28 +121,17 @@ pub(super) struct Scratch<'a> {
     pub(super) buffer: &'a mut [f32],
 }
 
-/// Places for sums that are made, kept or on their way to the output.
+/// Places for sums that are made or kept.
 pub(super) struct Sums<'a> {
     all: &'a mut [f32],
     place: usize,
 }
 
 impl Sums<'_> {
-    /// Place `at`, as often round as there are places, and, to read, the one before it; nothing before the first.
-    pub fn at(&mut self, at: usize) -> (&mut [f32], &[f32]) {
-        let (place, places) = (self.place, self.all.len() / self.place);
-        let now = at % places;
-        match now.checked_sub(1) {
-            _ if at == 0 => (&mut self.all[..place], &[]),
-            Some(before) => {
-                let (first, second) = self.all.split_at_mut(now * place);
-                (&mut second[..place], &first[before * place..])
-            }
-            None => {
-                let (first, second) = self.all.split_at_mut((places - 1) * place);
-                (&mut first[..place], second)
-            }
-        }
+    /// Place `at`, as often round as there are places.
+    pub fn at(&mut self, at: usize) -> &mut [f32] {
+        let now = at % (self.all.len() / self.place);
+        &mut self.all[now * self.place..][..self.place]
     }
 }
 

@@ -13,6 +13,9 @@ use crate::Element;
 use crate::amx::Beside;
 use crate::avx512::{mask, mask_32, round, transpose_8, transpose_16};
 
+/// Cache lines that are asked for beside a step of a sum at most.
+const MOST_LINES: usize = 4;
+
 /// What an output is stored as.
 pub(super) trait Stored: Element {
     /// Elements of a cache line, which is also how wide a part is that is turned: see [`Stored::turn`].
@@ -166,7 +169,14 @@ impl Stage {
         }
     }
 
-    /// Asks for the output's cache lines, to be read now or written when the sums are there. (What is transposed and only written is asked for by the passage.)
+    /// Asks for the output's cache lines beside `steps`, to be read or written after them.
+    pub fn ahead<T: Stored>(&self, out: &Out<T>, steps: usize) -> Ahead {
+        let at = out.tile(self.rows.clone(), self.cols.clone());
+        let [bytes, apart] = [self.cols.len(), out.n()].map(|len| len * size_of::<T>());
+        Ahead::new(at, self.rows.len(), bytes, apart, steps)
+    }
+
+    /// Asks for the output's cache lines at once, to be read now.
     pub fn fetch<T: Stored>(&self, out: &Out<T>) {
         let at = out.tile(self.rows.clone(), self.cols.clone());
         for i in 0..self.rows.len() {
@@ -221,133 +231,53 @@ impl Stage {
     }
 }
 
-/// What is done beside the sums of a stage where transposing makes writing dear: the stage before is written, and the output's cache lines
-/// are asked for that this one is written to while the next is summed. A few lines at each step leave room for the tiles that are on
-/// their way.
-pub(super) struct Passage<'a, T> {
-    ahead: Ahead,
-    fetching: Share,
-    at: *const T,
-    /// Lines of a row of the output, the next one, and how far apart rows are.
+/// Cache lines that are asked for beside the steps of a sum, a few at each, so that there is room for the tiles that are on their way.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    at: *const u8,
+    /// Bytes of a row, how many of them were asked for, what may be before them in their first line, and how far apart rows are.
+    bytes: usize,
+    asked: usize,
+    before: usize,
+    apart: usize,
+    /// Lines in all, steps, and the share of the lines that is due, in such shares.
     lines: usize,
-    line: usize,
-    n: usize,
-    writing: Share,
-    before: Option<(&'a Stage, *mut T, &'a [f32])>,
-}
-
-/// After each step, the share of `all` is done that the share of `steps` is.
-struct Share {
-    done: usize,
-    all: usize,
     steps: usize,
     due: usize,
 }
 
-impl Share {
-    fn new(all: usize, steps: usize) -> Self {
-        Self { done: 0, all, steps, due: 0 }
-    }
-
-    /// Counts a step.
-    #[inline(always)]
-    fn step(&mut self) {
-        self.due += self.all;
-    }
-
-    /// The number of the next part, as long as one is due.
-    #[inline(always)]
-    fn next(&mut self) -> Option<usize> {
-        if self.due < self.steps {
-            return None;
-        }
-        self.due -= self.steps;
-        self.done += 1;
-        Some(self.done - 1)
-    }
-}
-
-/// Asks for tiles of the left operand that another thread has packed: a tile's lines, loaded one tile after another, would be waited for.
-pub(super) struct Ahead {
-    share: Share,
-    at: *const f32,
-}
-
 impl Ahead {
-    /// Asks for all of `tiles` beside `steps` of the sums.
-    pub fn new(tiles: &[f32], steps: usize) -> Self {
-        Self { share: Share::new(tiles.len() / 16, steps), at: tiles.as_ptr() }
+    /// Nothing.
+    pub const NONE: Self =
+        Self { at: std::ptr::null(), bytes: 1, asked: 0, before: 0, apart: 0, lines: 0, steps: 1, due: 0 };
+
+    /// Asks for rows of `bytes` that lie `apart` from `at` on, as many of `rows` as there is room for beside `steps`.
+    pub fn new<T>(at: *const T, rows: usize, bytes: usize, apart: usize, steps: usize) -> Self {
+        if rows * bytes * steps == 0 {
+            return Self::NONE;
+        }
+        let (rows, bytes) = if bytes == apart { (1, rows * bytes) } else { (rows, bytes) };
+        let aligned = at.addr().is_multiple_of(64) && (rows == 1 || apart.is_multiple_of(64));
+        let before = if aligned { 0 } else { 63 };
+        let lines = rows * (bytes + before).div_ceil(64);
+        Self { at: at.cast(), bytes, asked: 0, before, apart, lines: lines.min(MOST_LINES * steps), steps, due: 0 }
     }
 }
 
-impl Beside for Ahead {
+impl<const N: usize> Beside for [Ahead; N] {
     #[inline(always)]
     unsafe fn part(&mut self) {
-        self.share.step();
-        while let Some(line) = self.share.next() {
-            // SAFETY: a hint; it faults at no address.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.at.wrapping_add(16 * line).cast()) };
-        }
-    }
-}
-
-impl<'a, T: Stored> Passage<'a, T> {
-    /// Beside sums of `steps` in all for the squares of `stage`: the one before it and its sums, where there is one.
-    pub fn new(
-        stage: &Stage,
-        before: Option<(&'a Stage, &'a [f32])>,
-        out: &Out<T>,
-        steps: usize,
-        ahead: Ahead,
-    ) -> Self {
-        let lines = stage.cols.len().div_ceil(T::LINE);
-        let before = before.map(|(before, sums)| (before, out.tile(before.rows.clone(), before.cols.clone()), sums));
-        Self {
-            ahead,
-            fetching: Share::new(stage.rows.len() * lines, steps),
-            at: out.tile(stage.rows.clone(), stage.cols.clone()),
-            lines,
-            line: 0,
-            n: out.n(),
-            writing: Share::new(before.map_or(0, |(stage, ..)| stage.parts::<T>()), steps),
-            before,
-        }
-    }
-
-    /// Writes what is left.
-    ///
-    /// # Safety
-    /// As [`Stage::begin`].
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub unsafe fn finish(self) {
-        if let Some((stage, at, sums)) = self.before {
-            for part in self.writing.done..self.writing.all {
-                // SAFETY: the caller's promise.
-                unsafe { stage.write(at, self.n, sums, part) };
-            }
-        }
-    }
-}
-
-impl<T: Stored> Beside for Passage<'_, T> {
-    #[inline(always)]
-    unsafe fn part(&mut self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.ahead.part() };
-        self.fetching.step();
-        while self.fetching.next().is_some() {
-            // SAFETY: a hint; it faults at no address.
-            unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.at.wrapping_add(T::LINE * self.line).cast()) };
-            self.line += 1;
-            if self.line == self.lines {
-                (self.line, self.at) = (0, self.at.wrapping_add(self.n));
-            }
-        }
-        if let Some((stage, at, sums)) = self.before {
-            self.writing.step();
-            while let Some(part) = self.writing.next() {
-                // SAFETY: the caller's promise; parts are counted.
-                unsafe { stage.write(at, self.n, sums, part) };
+        for ahead in self {
+            ahead.due += ahead.lines;
+            while ahead.due >= ahead.steps {
+                ahead.due -= ahead.steps;
+                let at = ahead.at.wrapping_add(ahead.asked.min(ahead.bytes - 1));
+                // SAFETY: a hint; it faults at no address.
+                unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
+                ahead.asked += 64;
+                if ahead.asked >= ahead.bytes + ahead.before {
+                    (ahead.asked, ahead.at) = (0, ahead.at.wrapping_add(ahead.apart));
+                }
             }
         }
     }
