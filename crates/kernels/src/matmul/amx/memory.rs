@@ -16,6 +16,8 @@ const OWN_ROWS: usize = 128;
 const OWN_OUTPUTS: usize = 4;
 /// The longest block of a sum: whole blocks of every type.
 const K_BLOCK: usize = 2048;
+/// The longest block of a sum that has several: their tiles, those of as many outputs again and all sums stay in the second-level cache.
+const SHORT_BLOCK: usize = 1024;
 /// Elements of the longest block of weights.
 const LONGEST_BLOCK: usize = 256;
 /// Outputs of a task at most, unless a block of the weights is longer.
@@ -109,9 +111,9 @@ impl Sizes {
     }
 }
 
-/// The length of a long sum's blocks, no longer than [`K_BLOCK`] and as equal as whole blocks of every type allow.
+/// The length of a long sum's blocks, no longer than [`SHORT_BLOCK`] and as equal as whole blocks of every type allow.
 fn equal_blocks(k: usize) -> usize {
-    k.div_ceil(k.div_ceil(K_BLOCK)).next_multiple_of(LONGEST_BLOCK)
+    k.div_ceil(k.div_ceil(SHORT_BLOCK)).next_multiple_of(LONGEST_BLOCK)
 }
 
 /// A thread's scratch memory.
