@@ -44,6 +44,13 @@ pub(crate) struct Pair {
     pub past: bool,
 }
 
+impl Pair {
+    /// The same tiles, past the first-level cache.
+    pub fn past(self) -> Self {
+        Self { past: true, ..self }
+    }
+}
+
 /// A square of sums: where it begins and how far apart its rows are.
 #[derive(Clone, Copy)]
 pub(crate) struct Square {
@@ -81,20 +88,16 @@ macro_rules! add_products {
     };
 }
 
-/// Work on registers and memory that is done in small parts between the steps of a sum: the tile unit is busy for most of a step, and
-/// what waits for far caches waits beside it.
+/// What is asked for in small parts between the steps of a sum: the tile unit is busy for most of a step, and what comes from far caches comes meanwhile.
 pub(crate) trait Beside {
     /// As much as belongs beside one step.
-    ///
-    /// # Safety
-    /// The processor has AVX-512.
-    unsafe fn part(&mut self);
+    fn part(&mut self);
 }
 
 /// Nothing.
 impl Beside for () {
     #[inline(always)]
-    unsafe fn part(&mut self) {}
+    fn part(&mut self) {}
 }
 
 impl Tiles {
@@ -109,7 +112,7 @@ impl Tiles {
 
     /// Adds the products of two tiles `rows` (16 rows by 32 of the sum) and two tiles `cols` (16 pairs of the sum by 16 columns),
     /// `steps` of each, to a square of sums, or begins it at `zero`. Where only 16 rows or columns count, the second tile is
-    /// left out: it changes no bit of the first. What is `beside` touches none of it.
+    /// left out: it changes no bit of the first.
     ///
     /// # Safety
     /// The processor has AVX-512. All tiles that the pairs, the steps and the two flags name can be read, and those of the square read and written.

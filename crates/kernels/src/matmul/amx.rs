@@ -403,29 +403,24 @@ impl Job<'_> {
                 let n = stage.cols.len() - j;
                 let weights = &weights[j / SIDE * left.len()..][..left.len()];
                 let sums = &mut sums[j * SIDE..][..SIDE * SIDE];
-                let run = |of: &[f32], past| Pair {
-                    at: of[first * TILE..].as_ptr(),
-                    line: 16,
-                    second: all * TILE,
-                    step: TILE,
-                    past,
-                };
-                let pairs = |of: &[f32], past| Pair {
-                    at: of[first * 2 * TILE..].as_ptr(),
-                    line: 16,
-                    second: TILE,
-                    step: 2 * TILE,
-                    past,
-                };
                 let (rows, cols, two_rows, two_cols) = match stage.transposed {
-                    true => (run(weights, true), pairs(left, false), n > 16, m > 16),
-                    false => (run(left, false), pairs(weights, true), m > 16, n > 16),
+                    true => (row_tiles(weights, first, all).past(), col_tiles(left, first), n > 16, m > 16),
+                    false => (row_tiles(left, first, all), col_tiles(weights, first).past(), m > 16, n > 16),
                 };
                 let sums = Square { at: sums.as_mut_ptr(), line: SIDE };
-                // SAFETY: two runs of `all` tiles, `all` pairs of tiles (both slices are as long), and a whole square; what is
-                // written beside is of other rows.
+                // SAFETY: two runs of `all` tiles, `all` pairs of tiles (both slices are as long), and a whole square.
                 unsafe { tiles.sum(rows, cols, end - first, zero && part == 0, sums, two_rows, two_cols, beside) };
             }
         }
     }
+}
+
+/// Two runs of `steps` tiles of rows, one after the other, from tile `first` on.
+fn row_tiles(tiles: &[f32], first: usize, steps: usize) -> Pair {
+    Pair { at: tiles[first * TILE..].as_ptr(), line: 16, second: steps * TILE, step: TILE, past: false }
+}
+
+/// Pairs of tiles of columns, from pair `first` on.
+fn col_tiles(tiles: &[f32], first: usize) -> Pair {
+    Pair { at: tiles[2 * first * TILE..].as_ptr(), line: 16, second: TILE, step: 2 * TILE, past: false }
 }

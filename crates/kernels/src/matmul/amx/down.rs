@@ -5,8 +5,8 @@
 use super::super::Weight;
 use super::super::out::Out;
 use super::super::product::{Left, Right};
-use super::{Blocks, Hands, TILE, Threads, fill, stage};
-use crate::amx::{K_TILE, Pair, SIDE, Square, Tiles};
+use super::{Blocks, Hands, TILE, Threads, col_tiles, fill, row_tiles, stage};
+use crate::amx::{K_TILE, SIDE, Square, Tiles};
 use crate::rows::Rows;
 use crate::{Pool, Values};
 
@@ -71,25 +71,10 @@ pub(super) fn multiply(
                 // SAFETY: two runs of tiles of rows and pairs of tiles of columns, `block.main` of each inside both operands.
                 unsafe {
                     if transposed {
-                        let by = Pair {
-                            at: by[first * TILE..].as_ptr(),
-                            line: 16,
-                            second: whole * TILE,
-                            step: TILE,
-                            past: false,
-                        };
-                        let left = Pair { at: left.as_ptr(), line: 16, second: TILE, step: 2 * TILE, past: false };
+                        let (by, left) = (row_tiles(by, first, whole), col_tiles(left, 0));
                         tiles.sum(by, left, block.main, first == 0, square, n > 16, m > 16, &mut ());
                     } else {
-                        let by = Pair {
-                            at: by[first * 2 * TILE..].as_ptr(),
-                            line: 16,
-                            second: TILE,
-                            step: 2 * TILE,
-                            past: false,
-                        };
-                        let left =
-                            Pair { at: left.as_ptr(), line: 16, second: block.steps * TILE, step: TILE, past: false };
+                        let (by, left) = (col_tiles(by, first), row_tiles(left, 0, block.steps));
                         tiles.sum(left, by, block.main, first == 0, square, m > 16, n > 16, &mut ());
                     }
                 }

@@ -266,7 +266,7 @@ impl Ahead {
 
 impl<const N: usize> Beside for [Ahead; N] {
     #[inline(always)]
-    unsafe fn part(&mut self) {
+    fn part(&mut self) {
         for ahead in self {
             ahead.due += ahead.lines;
             while ahead.due >= ahead.steps {
