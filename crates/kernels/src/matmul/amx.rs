@@ -337,7 +337,8 @@ impl Job<'_> {
         }
     }
 
-    /// Asks for part `part` of `parts` of what is dequantised for block `at` and columns `cols`, beside `steps`, where whole rows are.
+    /// Asks for part `part` of `parts` of what is dequantised for block `at` and columns `cols`, beside `steps`: all of it where whole rows are, and
+    /// otherwise what columns begin with, which ask for the rest themselves.
     fn weights_ahead(
         &self,
         (at, cols): &(usize, Range<usize>),
@@ -345,9 +346,15 @@ impl Job<'_> {
         parts: usize,
         steps: usize,
     ) -> stage::Ahead {
-        let Right::Rows(w) = &self.right else { return stage::Ahead::NONE };
-        let row = |part: usize| cols.start + cols.len() * part / parts;
-        match w.blocks_of(row(part), &self.blocks.get(*at).ks) {
+        let ks = self.blocks.get(*at).ks;
+        let (w, rows, cols) = match &self.right {
+            Right::Rows(w) => (w, cols.clone(), ks),
+            // Values are not dequantised.
+            Right::Cols(w) if w.values().is_some() => return stage::Ahead::NONE,
+            Right::Cols(w) => (w, ks.start..ks.end.min(ks.start + runs::ROWS_AHEAD), cols.clone()),
+        };
+        let row = |part: usize| rows.start + rows.len() * part / parts;
+        match w.blocks_of(row(part), &cols) {
             Some(blocks) => {
                 stage::Ahead::new(blocks.as_ptr(), row(part + 1) - row(part), blocks.len(), w.stride(), steps)
             }

@@ -14,6 +14,9 @@ use super::{K_TILE, SIDE, TILE};
 use crate::avx512::{interleave, mask};
 use crate::{BlockType, fetch};
 
+/// How many rows ahead columns ask for: two steps of a sum.
+pub(super) const ROWS_AHEAD: usize = 2 * K_TILE;
+
 /// Two numbers of each of sixteen rows that elements are scaled with.
 pub(super) type Numbers = [[f32; 16]; 2];
 
@@ -252,7 +255,7 @@ unsafe fn cols<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place
         for (v, run) in runs.clone().enumerate() {
             // Each run of columns asks for its share of the rows of the step after the next.
             for row in K_TILE * v / runs.len()..K_TILE * (v + 1) / runs.len() {
-                w.fetch(k0 + 2 * K_TILE + row, &runs);
+                w.fetch(k0 + ROWS_AHEAD + row, &runs);
             }
             let tiles = &mut to[(v * place.steps + place.first + step) * 2 * TILE..][..2 * TILE];
             let (left, right) = tiles.split_at_mut(TILE);
