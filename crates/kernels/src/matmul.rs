@@ -191,7 +191,7 @@ impl<'a> Weight<'a> {
     }
 
     /// All elements, where they are stored as values are.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[inline(always)]
     fn values(&self) -> Option<Values<'a>> {
         match self.data {

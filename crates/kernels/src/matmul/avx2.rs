@@ -2,10 +2,11 @@
 
 use std::arch::x86_64::*;
 
-use super::lanes::{Lanes, Sweep, sweep};
+use super::lanes::{Lanes, Sweep, deal, sweep};
 use super::tiled::Kernel;
 
-pub(super) const KERNEL: Kernel = Kernel { lanes: 8, rows: 6, sweep: sweep_6, transpose };
+pub(super) const KERNEL: Kernel =
+    Kernel { lanes: 8, rows: 6, k_block: 288, sweep: sweep_6, transpose, deal: deal_pieces };
 
 struct F32x8;
 
@@ -60,6 +61,12 @@ fn mask(count: usize) -> __m256i {
 unsafe fn sweep_6(s: &Sweep) {
     // SAFETY: the caller's promise.
     unsafe { sweep::<F32x8, 6>(s) }
+}
+
+#[target_feature(enable = "avx2,fma")]
+unsafe fn deal_pieces(from: *const f32, count: usize, to: *mut f32, apart: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { deal::<F32x8>(from, count, to, apart) }
 }
 
 /// [`Kernel::transpose`].

@@ -2,11 +2,12 @@
 
 use std::arch::x86_64::*;
 
-use super::lanes::{Lanes, Sweep, sweep};
+use super::lanes::{Lanes, Sweep, deal, sweep};
 use super::tiled::Kernel;
 use crate::avx512::{mask, transpose_16};
 
-pub(super) const KERNEL: Kernel = Kernel { lanes: 16, rows: 12, sweep: sweep_12, transpose };
+pub(super) const KERNEL: Kernel =
+    Kernel { lanes: 16, rows: 12, k_block: 1024, sweep: sweep_12, transpose, deal: deal_pieces };
 
 struct F32x16;
 
@@ -56,10 +57,38 @@ unsafe fn sweep_12(s: &Sweep) {
     unsafe { sweep::<F32x16, 12>(s) }
 }
 
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+unsafe fn deal_pieces(from: *const f32, count: usize, to: *mut f32, apart: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { deal::<F32x16>(from, count, to, apart) }
+}
+
 /// [`Kernel::transpose`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn transpose(from: *const f32, from_row: usize, rows: usize, to: *mut f32, to_row: usize, len: usize) {
-    for k in (0..len).step_by(16) {
+    let whole = match (rows, to_row) {
+        (16, _) | (12, 12) => len / 4 * 4,
+        _ => 0,
+    };
+    for k in (0..whole).step_by(4) {
+        // SAFETY: what is read and written of columns `k..k + 4` is inside both by the caller's promise.
+        unsafe {
+            let (columns, to) = (four_columns(from.add(k), from_row, rows / 4), to.add(k * to_row));
+            if rows == 16 {
+                for (r, x) in columns.into_iter().enumerate() {
+                    _mm512_storeu_ps(to.add(r * to_row), x);
+                }
+            } else {
+                // Four columns of twelve are three registers. The last quarter of each column is its third once more.
+                let [a, b, c, d] = columns;
+                _mm512_storeu_ps(to, _mm512_insertf32x4::<3>(a, _mm512_castps512_ps128(b)));
+                _mm512_storeu_ps(to.add(16), _mm512_shuffle_f32x4::<0x49>(b, c));
+                let last = _mm512_alignr_epi32::<12>(_mm512_castps_si512(d), _mm512_castps_si512(c));
+                _mm512_storeu_ps(to.add(32), _mm512_castsi512_ps(last));
+            }
+        }
+    }
+    for k in (whole..len).step_by(16) {
         // SAFETY: what is read and written of columns `k..k + 16` is inside both by the caller's promise.
         unsafe {
             let mut square = [_mm512_setzero_ps(); 16];
@@ -71,4 +100,30 @@ unsafe fn transpose(from: *const f32, from_row: usize, rows: usize, to: *mut f32
             }
         }
     }
+}
+
+/// Four columns of so many `quarters` of sixteen rows, three or four; the last one fills the register. Quarters of a register come from rows that lie four
+/// apart, so that half of the turning is done where they are loaded.
+///
+/// # Safety
+/// Four floats can be read from each row on.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+unsafe fn four_columns(from: *const f32, row: usize, quarters: usize) -> [__m512; 4] {
+    let mut x = [_mm512_setzero_ps(); 4];
+    for (r, x) in x.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        let quarter = |q: usize| unsafe { _mm_loadu_ps(from.add((r + 4 * q) * row)) };
+        let first = _mm512_castps128_ps512(quarter(0));
+        let half = _mm512_insertf32x4::<1>(first, quarter(1));
+        *x = _mm512_insertf32x4::<3>(_mm512_insertf32x4::<2>(half, quarter(2)), quarter(quarters - 1));
+    }
+    let (ab, cd) = (_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpacklo_ps(x[2], x[3]));
+    let (ab_high, cd_high) = (_mm512_unpackhi_ps(x[0], x[1]), _mm512_unpackhi_ps(x[2], x[3]));
+    [
+        _mm512_shuffle_ps::<0x44>(ab, cd),
+        _mm512_shuffle_ps::<0xee>(ab, cd),
+        _mm512_shuffle_ps::<0x44>(ab_high, cd_high),
+        _mm512_shuffle_ps::<0xee>(ab_high, cd_high),
+    ]
 }

@@ -45,22 +45,17 @@ pub(super) struct Steps {
     /// Element `(i, k)` lies at `i + k left_k`.
     pub left: *const f32,
     pub left_k: usize,
-    /// Rows of two vectors, `panel_row` apart.
+    /// Rows of two vectors.
     pub panel: *const f32,
-    pub panel_row: usize,
     pub k: usize,
 }
 
 /// One panel of the right operand against rows of the left one: `out[i][j] = init[i][j] + Σ_k left(i, k) panel[k][j]`.
 pub(super) struct Sweep {
-    /// Tiles of rows one after the other: each has `left_len` steps of one element of each of its rows, of which the `k` steps from
-    /// `left_from` on are summed here.
+    /// Tiles of rows one after the other: each has `k` steps of one element of each of its rows.
     pub left: *const f32,
-    pub left_len: usize,
-    pub left_from: usize,
-    /// Rows of two vectors, `panel_row` apart.
+    /// Rows of two vectors.
     pub panel: *const f32,
-    pub panel_row: usize,
     pub m: usize,
     pub k: usize,
     /// Outputs of this panel, two vectors at most.
@@ -70,6 +65,22 @@ pub(super) struct Sweep {
     pub init_row: usize,
     pub out: *mut f32,
     pub out_row: usize,
+}
+
+/// Deals `count` pieces of two vectors, side by side from `from` on, to places that lie `apart` from `to` on.
+///
+/// # Safety
+/// The processor has `L`'s instructions, and all pieces can be read and written.
+#[inline(always)]
+pub(super) unsafe fn deal<L: Lanes>(from: *const f32, count: usize, to: *mut f32, apart: usize) {
+    for piece in 0..count {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (from, to) = (from.add(piece * 2 * L::LANES), to.add(piece * apart));
+            L::store(to, L::load(from));
+            L::store(to.add(L::LANES), L::load(from.add(L::LANES)));
+        }
+    }
 }
 
 /// All rows of `s`, `MR` at a time, then what is left by powers of two.
@@ -88,10 +99,10 @@ unsafe fn rows<L: Lanes, const MR: usize, const NV: usize>(s: &Sweep) {
     unsafe {
         let whole = s.m / MR * MR;
         for i in (0..whole).step_by(MR) {
-            tile::<L, MR, NV>(s, i, s.left.add(i * s.left_len + s.left_from * MR), MR);
+            tile::<L, MR, NV>(s, i, s.left.add(i * s.k), MR);
         }
         let rest = s.m - whole;
-        let left = s.left.wrapping_add(whole * s.left_len + s.left_from * rest);
+        let left = s.left.wrapping_add(whole * s.k);
         let mut i = 0;
         if MR > 8 && rest - i >= 8 {
             tile::<L, 8, NV>(s, whole + i, left.add(i), rest);
@@ -126,7 +137,7 @@ unsafe fn tile<L: Lanes, const MR: usize, const NV: usize>(s: &Sweep, row: usize
                 }
             }
         }
-        L::steps(Steps { left, left_k, panel: s.panel, panel_row: s.panel_row, k: s.k }, &mut sums);
+        L::steps(Steps { left, left_k, panel: s.panel, k: s.k }, &mut sums);
         for (i, sums) in sums.iter().enumerate() {
             let at = s.out.add((row + i) * s.out_row);
             for (j, &sum) in sums.iter().enumerate() {
@@ -157,7 +168,7 @@ pub(super) unsafe fn steps<L: Lanes + ?Sized, const MR: usize, const NV: usize>(
                 }
             }
             left = left.wrapping_add(s.left_k);
-            panel = panel.wrapping_add(s.panel_row);
+            panel = panel.wrapping_add(2 * L::LANES);
         }
     }
 }

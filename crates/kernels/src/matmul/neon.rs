@@ -5,10 +5,11 @@
 
 use std::arch::aarch64::*;
 
-use super::lanes::{self, Lanes, Steps, Sweep, sweep};
+use super::lanes::{self, Lanes, Steps, Sweep, deal, sweep};
 use super::tiled::Kernel;
 
-pub(super) const KERNEL: Kernel = Kernel { lanes: 4, rows: 8, sweep: sweep_8, transpose };
+pub(super) const KERNEL: Kernel =
+    Kernel { lanes: 4, rows: 8, k_block: 288, sweep: sweep_8, transpose, deal: deal_pieces };
 
 struct F32x4;
 
@@ -69,7 +70,7 @@ impl Lanes for F32x4 {
             for k in 0..s.k {
                 let mut b = [vdupq_n_f32(0.0); NV];
                 for (j, b) in b.iter_mut().enumerate() {
-                    *b = vld1q_f32(s.panel.add(k * s.panel_row + 4 * j));
+                    *b = vld1q_f32(s.panel.add(8 * k + 4 * j));
                 }
                 for (i, sums) in sums.chunks_exact_mut(4).enumerate() {
                     let a = vld1q_f32(s.left.add(k * s.left_k + 4 * i));
@@ -88,6 +89,11 @@ impl Lanes for F32x4 {
 unsafe fn sweep_8(s: &Sweep) {
     // SAFETY: the caller's promise.
     unsafe { sweep::<F32x4, 8>(s) }
+}
+
+unsafe fn deal_pieces(from: *const f32, count: usize, to: *mut f32, apart: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { deal::<F32x4>(from, count, to, apart) }
 }
 
 /// [`Kernel::transpose`].

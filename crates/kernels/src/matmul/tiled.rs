@@ -13,7 +13,7 @@ use super::split::Split;
 use super::{Ctx, Precision, Start, Weight};
 use crate::rows::Rows;
 use crate::values::round_bf16;
-use crate::{Isa, Pool};
+use crate::{Isa, Pool, Values};
 
 /// What an instruction set brings.
 pub(super) struct Kernel {
@@ -21,18 +21,26 @@ pub(super) struct Kernel {
     pub lanes: usize,
     /// Rows of a tile.
     pub rows: usize,
+    /// The longest block of the sum, [`LONGEST_BLOCK`] at least. Each block loads and stores all sums; whether its panel must be in the first-level cache depends on how much is
+    /// loaded for an operation.
+    pub k_block: usize,
     /// [`super::lanes::sweep`] for this instruction set.
     pub sweep: unsafe fn(&Sweep),
     /// `(from, from_row, rows, to, to_row, len)`: `to[k][r] = from[r][k]` for `rows` rows, `lanes` at most, and `len` columns. Nothing
     /// else is read or written.
     pub transpose: unsafe fn(*const f32, usize, usize, *mut f32, usize, usize),
+    /// [`super::lanes::deal`] for this instruction set.
+    pub deal: unsafe fn(*const f32, usize, *mut f32, usize),
 }
 
-/// Length of a block of the sum: a panel of it stays in the first-level cache. Whole blocks of every type.
-const K_BLOCK: usize = 256;
-/// Rows and length of a block of the left operand that is packed at once. (A panel is filled anew for each block of rows.)
-const LEFT_ROWS: usize = 512;
-const LEFT_K: usize = 512;
+/// Rows of the left operand that are packed at once, whole tiles of every kernel, and their length. (Panels are filled anew for each block of rows.)
+const LEFT_ROWS: usize = 528;
+const LEFT_K: usize = 1024;
+/// The longest and the shortest block of a type that has blocks.
+const LONGEST_BLOCK: usize = 256;
+const SHORTEST_BLOCK: usize = 32;
+/// Elements of rows that are transposed at once, so that they stay in the first-level cache between: whole blocks of every type.
+const TURNED: usize = 256;
 /// Panels that a task works through for each block of the sum, so that the left operand comes from the second-level cache.
 const PANELS_PER_TASK: usize = 4;
 /// How far ahead rows of a weight are asked for while columns of them are dequantised.
@@ -47,27 +55,33 @@ pub(super) struct Sizes {
     unit: usize,
     least: usize,
     panels: usize,
-    /// Distance of the rows of panels, which lie side by side: no large power of two either.
-    panel_row: usize,
+    /// From a panel to the next: a line more than it has, since as many bytes as it has would share cache sets.
+    panels_apart: usize,
+    /// Rows on their way to panels.
     rows: usize,
     /// Distance of the rows that are to be transposed: no power of two, so that they share no cache set.
     rows_apart: usize,
+    /// Length of what is packed of the left operand, and of a block of the sum.
+    left_k: usize,
+    k_block: usize,
 }
 
 impl Sizes {
     pub fn new(kernel: &Kernel, (m, n, k): (usize, usize, usize), side: Side) -> Self {
         let panel = 2 * kernel.lanes;
-        let k_block = k.min(K_BLOCK).next_multiple_of(kernel.lanes);
-        let rows_apart = k_block + kernel.lanes;
+        let left_k = equal_blocks(k, LEFT_K);
+        let rows_apart = left_k.min(TURNED).next_multiple_of(kernel.lanes) + kernel.lanes;
         let (least, unit, rows) = match side {
             Side::Rows => (panel, panel, kernel.lanes * rows_apart),
-            Side::Cols(ty) => (panel.max(ty.block_len()), COLS.max(ty.block_len()), 0),
+            Side::Cols(ty) => (panel.max(ty.block_len()), COLS.max(ty.block_len()), COLS.max(ty.block_len())),
         };
-        let widest = unit.min(n.next_multiple_of(panel));
-        let panel_row = if widest == panel { panel } else { widest + panel };
-        let panels = k_block * panel_row;
-        let left = (m.min(LEFT_ROWS) * k.min(LEFT_K)).next_multiple_of(16);
-        Self { left, unit, least, panels, panel_row, rows, rows_apart }
+        // Many columns that are filled at once have shorter panels.
+        let longest = kernel.k_block * COLS / unit.max(COLS);
+        let k_block = equal_blocks(left_k, longest.max(LONGEST_BLOCK));
+        let panels_apart = k_block * panel + 16;
+        let panels = unit.min(n).div_ceil(panel) * panels_apart;
+        let left = (m.min(LEFT_ROWS) * left_k).next_multiple_of(16);
+        Self { left, unit, least, panels, panels_apart, rows, rows_apart, left_k, k_block }
     }
 
     fn per_thread(&self) -> usize {
@@ -99,30 +113,34 @@ pub(super) fn run(kernel: &Kernel, ctx: &mut Ctx, product: &mut Product) {
     let (packed, rest) = ctx.scratch[line..].split_at_mut(sizes.left);
     let per_thread = sizes.per_thread();
     let threads = Rows::new(&mut rest[..per_thread * ctx.pool.threads()], per_thread);
+    let (left_k, k_block) = (sizes.left_k, sizes.k_block);
     let mut block = Block { kernel, isa: ctx.isa, bf16, right: product.right, sizes, start: product.start, n };
     let out = Out::new(product.out.floats(), n);
-    for m0 in (0..m).step_by(LEFT_ROWS) {
-        let rows = LEFT_ROWS.min(m - m0);
+    let row_block = m.div_ceil(m.div_ceil(LEFT_ROWS)).next_multiple_of(kernel.rows);
+    for m0 in (0..m).step_by(row_block) {
+        let rows = row_block.min(m - m0);
         block.start = product.start;
-        for k0 in (0..k).step_by(LEFT_K) {
-            let len = LEFT_K.min(k - k0);
-            let left = pack(kernel, ctx.pool, product.left.from(m0, k0), (rows, len), bf16, packed);
+        for k0 in (0..k).step_by(left_k) {
+            let ks = k0..k.min(k0 + left_k);
+            for from in ks.clone().step_by(k_block) {
+                let to = &mut packed[rows * (from - k0)..][..rows * k_block.min(ks.end - from)];
+                pack(kernel, ctx.pool, product.left.from(m0, from), rows, bf16, to);
+            }
             let most =
                 if let Right::Rows(_) = block.right { PANELS_PER_TASK * block.sizes.unit } else { block.sizes.unit };
             let split = Split::new((rows, n), (block.sizes.least, most), kernel.rows, ctx.pool.threads());
             ctx.pool.run(split.tasks(), &|task, thread| {
-                let (rows, cols) = split.task(task);
+                let (mine, cols) = split.task(task);
                 // SAFETY: no two running tasks share `thread`, and so none shares this part.
                 let scratch = unsafe { threads.range(thread * per_thread..(thread + 1) * per_thread) };
-                let left = &left[rows.start * len..rows.end * len];
-                for from in (0..len).step_by(K_BLOCK) {
+                for from in ks.clone().step_by(k_block) {
+                    let len = k_block.min(ks.end - from);
+                    let left = &packed[rows * (from - k0)..][mine.start * len..mine.end * len];
+                    let start = if from == k0 { block.start } else { Start::Output };
                     for j in cols.clone().step_by(block.sizes.unit) {
-                        let start = if from == 0 { block.start } else { Start::Output };
-                        let ks = k0 + from..k0 + len.min(from + K_BLOCK);
-                        let left = Packed { data: left, len, from };
-                        let rows = m0 + rows.start..m0 + rows.end;
                         let js = j..cols.end.min(j + block.sizes.unit);
-                        block.unit(js, left, rows, ks, start, scratch, &out);
+                        let rows = m0 + mine.start..m0 + mine.end;
+                        block.unit(js, left, rows, from..from + len, start, scratch, &out);
                     }
                 }
             });
@@ -131,23 +149,17 @@ pub(super) fn run(kernel: &Kernel, ctx: &mut Ctx, product: &mut Product) {
     }
 }
 
-/// Rows of a packed left operand, whole tiles of them but for the last: each tile has `len` steps, and a sum begins at step `from`.
-struct Packed<'a> {
-    data: &'a [f32],
-    len: usize,
-    from: usize,
+/// The length of blocks that a sum of `k` is cut into, no longer than `longest` and as equal as whole blocks of its weight's type allow.
+fn equal_blocks(k: usize, longest: usize) -> usize {
+    // A type with the longest blocks has rows of whole ones.
+    let unit = if k.is_multiple_of(LONGEST_BLOCK) { LONGEST_BLOCK } else { SHORTEST_BLOCK };
+    k.div_ceil(k.div_ceil(longest / unit * unit).max(1)).next_multiple_of(unit).min(k)
 }
 
-/// Packs `rows` by `len` elements of the left operand, rounded to bf16 where that is asked for.
-fn pack<'a>(
-    kernel: &Kernel,
-    pool: &Pool,
-    left: Left,
-    (rows, len): (usize, usize),
-    bf16: bool,
-    to: &'a mut [f32],
-) -> &'a [f32] {
-    let tiles = Rows::new(&mut to[..rows * len], kernel.rows * len);
+/// Packs as much of `rows` of the left operand as there is room for, tile by tile, rounded to bf16 where that is asked for.
+fn pack(kernel: &Kernel, pool: &Pool, left: Left, rows: usize, bf16: bool, to: &mut [f32]) {
+    let len = to.len() / rows;
+    let tiles = Rows::new(to, kernel.rows * len);
     pool.run(rows.div_ceil(kernel.rows), &|tile, _| {
         let (to, first) = (tiles.piece(tile).0, tile * kernel.rows);
         let rows = kernel.rows.min(rows - first);
@@ -174,17 +186,15 @@ fn pack<'a>(
             to.iter_mut().for_each(|x| *x = round_bf16(*x));
         }
     });
-    to
 }
 
 impl Block<'_> {
-    /// Adds the products of `ks` for outputs `js` to `rows` of the output. `left` has these rows, and these steps of the sum where it
-    /// says.
+    /// Adds the products of `ks` for outputs `js` to `rows` of the output. `left` has these rows and steps of the sum, whole tiles of rows but for the last.
     #[allow(clippy::too_many_arguments)]
     fn unit(
         &self,
         js: Range<usize>,
-        left: Packed,
+        left: &[f32],
         rows: Range<usize>,
         ks: Range<usize>,
         start: Start,
@@ -195,25 +205,21 @@ impl Block<'_> {
         let (panels, buffer) = scratch.split_at_mut(self.sizes.panels);
         match self.right {
             Right::Rows(w) => self.fill_from_rows(&w, js.clone(), ks.clone(), panels, buffer),
-            Right::Cols(w) => self.fill_from_cols(&w, js.clone(), ks.clone(), panels),
+            Right::Cols(w) => self.fill_from_cols(&w, js.clone(), ks.clone(), panels, buffer),
         }
-        let panel_row = self.sizes.panel_row;
-        for j in js.clone().step_by(panel_len) {
+        for (j, panel) in js.clone().step_by(panel_len).zip(panels.chunks(self.sizes.panels_apart)) {
             let n = panel_len.min(js.end - j);
-            let panel = &panels[j - js.start..][..(ks.len() - 1) * panel_row + panel_len];
+            let panel = &panel[..ks.len() * panel_len];
             let first = out.tile(rows.clone(), j..j + n);
             let (init, init_row) = match start {
                 Start::Zero => (std::ptr::null(), 0),
                 Start::Bias(bias) => (bias[j..j + n].as_ptr(), 0),
                 Start::Output => (first.cast_const(), self.n),
             };
-            assert!(left.data.len() == rows.len() * left.len && left.from + ks.len() <= left.len);
+            assert_eq!(left.len(), rows.len() * ks.len(), "packed rows");
             let sweep = Sweep {
-                left: left.data.as_ptr(),
-                left_len: left.len,
-                left_from: left.from,
+                left: left.as_ptr(),
                 panel: panel.as_ptr(),
-                panel_row,
                 m: rows.len(),
                 k: ks.len(),
                 n,
@@ -231,34 +237,49 @@ impl Block<'_> {
     /// Fills a panel with rows `js` of `w`, transposed. Lanes without an output are zero.
     fn fill_from_rows(&self, w: &Weight, js: Range<usize>, ks: Range<usize>, panel: &mut [f32], buffer: &mut [f32]) {
         let (lanes, apart) = (self.kernel.lanes, self.sizes.rows_apart);
+        assert!(panel.len() >= 2 * lanes * ks.len());
         for (v, j0) in js.clone().step_by(lanes).enumerate() {
-            for (r, row) in buffer.chunks_exact_mut(apart).enumerate() {
-                let row = &mut row[..ks.len()];
-                if j0 + r < js.end {
-                    w.fetch(j0 + r + 1, ks.start, ks.end);
-                    self.dequantize(w, j0 + r, ks.clone(), row);
-                } else {
-                    row.fill(0.0);
+            for k0 in ks.clone().step_by(TURNED) {
+                let part = k0..ks.end.min(k0 + TURNED);
+                for (r, row) in buffer.chunks_exact_mut(apart).enumerate() {
+                    let row = &mut row[..part.len()];
+                    if j0 + r < js.end {
+                        w.fetch(j0 + r + 1, part.start, part.end);
+                        self.dequantize(w, j0 + r, part.clone(), row);
+                    } else {
+                        row.fill(0.0);
+                    }
                 }
-            }
-            assert!(panel.len() >= 2 * lanes * ks.len());
-            // SAFETY: the buffer has `lanes` rows of `apart` floats, more than `ks.len()`; the panel has rows of two vectors for all
-            // of them.
-            unsafe {
-                let to = panel.as_mut_ptr().add(v * lanes);
-                (self.kernel.transpose)(buffer.as_ptr(), apart, lanes, to, 2 * lanes, ks.len());
+                // SAFETY: the buffer has `lanes` rows of `apart` floats, more than `part.len()`; the panel has rows of two vectors for
+                // all of `ks`.
+                unsafe {
+                    let to = panel.as_mut_ptr().add(((k0 - ks.start) * 2 + v) * lanes);
+                    (self.kernel.transpose)(buffer.as_ptr(), apart, lanes, to, 2 * lanes, part.len());
+                }
             }
         }
     }
 
-    /// Fills panels with columns `js` of rows `ks` of `w`, side by side. Lanes without an output are zero.
-    fn fill_from_cols(&self, w: &Weight, js: Range<usize>, ks: Range<usize>, panels: &mut [f32]) {
-        let width = js.len().next_multiple_of(2 * self.kernel.lanes);
-        for (row, to) in ks.zip(panels.chunks_exact_mut(self.sizes.panel_row)) {
+    /// Fills panels with columns `js` of rows `ks` of `w`. Lanes without an output are zero.
+    fn fill_from_cols(&self, w: &Weight, js: Range<usize>, ks: Range<usize>, panels: &mut [f32], buffer: &mut [f32]) {
+        let panel_len = 2 * self.kernel.lanes;
+        let apart = self.sizes.panels_apart;
+        let count = js.len().div_ceil(panel_len);
+        assert!(panels.len() >= (count - 1) * apart + ks.len() * panel_len, "room for {count} panels");
+        let buffer = &mut buffer[..count * panel_len];
+        buffer[js.len()..].fill(0.0);
+        for (k, row) in ks.enumerate() {
             w.fetch(row + ROWS_AHEAD, js.start, js.end);
-            let (to, rest) = to[..width].split_at_mut(js.len());
-            self.dequantize(w, row, js.clone(), to);
-            rest.fill(0.0);
+            let from = match w.values() {
+                // Floats come from where they lie.
+                Some(Values::F32(all)) if js.len() == buffer.len() && !self.bf16 => &all[row * w.cols..][js.clone()],
+                _ => {
+                    self.dequantize(w, row, js.clone(), &mut buffer[..js.len()]);
+                    &*buffer
+                }
+            };
+            // SAFETY: the processor has the instructions (checked by the product); there are so many pieces, and room for row `k` in as many panels.
+            unsafe { (self.kernel.deal)(from.as_ptr(), count, panels.as_mut_ptr().add(k * panel_len), apart) };
         }
     }
 
