@@ -25,6 +25,11 @@ use self::float::Float;
 use self::gradients::{Gradients, Half};
 use self::kept::Keeping;
 use self::kit::To;
+#[cfg(target_arch = "aarch64")]
+use crate::lanes::F32x4;
+#[cfg(target_arch = "x86_64")]
+use crate::lanes::{F32x8, F32x16};
+use crate::lanes::{Lanes, Plain};
 use crate::math::dot;
 use crate::matmul::{Ctx, Precision};
 use crate::per_isa::per_isa;
@@ -153,7 +158,7 @@ fn per_thread(heads: Heads, amx: bool) -> usize {
         return (Work::len(d, shared) + amx::Amx::len(d, shared)).next_multiple_of(LINE);
     }
     let _ = amx;
-    (Work::len(d, shared) + Float::<1, 16>::len(d, shared)).next_multiple_of(LINE)
+    (Work::len(d, shared) + Float::<Plain, 1, 1>::len(d, shared)).next_multiple_of(LINE)
 }
 
 fn on_amx(isa: Isa, precision: Precision) -> bool {
@@ -303,12 +308,47 @@ fn sweep(isa: Isa, task: Task, read: Read, sweep: Sweep, work: &mut [f32], keepi
     }
 }
 
-per_isa!(fn in_floats(task: Task, read: Read<'_>, sweep: Sweep<'_>, work: &mut [f32]) = float_body::<8, 32>, or float_body::<4, 16>);
+/// Runs a task in f32, with as many sums in registers as there is room for.
+fn in_floats(isa: Isa, task: Task, read: Read, sweep: Sweep, work: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    fn avx512(task: Task, read: Read, sweep: Sweep, work: &mut [f32]) {
+        // SAFETY: the features are enabled here.
+        unsafe { float_body::<F32x16, 8, 2>(task, read, sweep, work) }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn avx2(task: Task, read: Read, sweep: Sweep, work: &mut [f32]) {
+        // SAFETY: as above.
+        unsafe { float_body::<F32x8, 4, 2>(task, read, sweep, work) }
+    }
+    // SAFETY: an `Isa` above `Scalar` is only made where the processor has its features.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Amx => avx512(task, read, sweep, work),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2(task, read, sweep, work),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon | Isa::NeonBf16 => float_body::<F32x4, 4, 4>(task, read, sweep, work),
+            _ => float_body::<Plain, 4, 1>(task, read, sweep, work),
+        }
+    }
+}
 
+/// # Safety
+/// The processor has `L`'s instructions.
 #[inline(always)]
-fn float_body<const ROWS: usize, const COLS: usize>(task: Task, read: Read, sweep: Sweep, scratch: &mut [f32]) {
+unsafe fn float_body<L: Lanes, const ROWS: usize, const VECTORS: usize>(
+    task: Task,
+    read: Read,
+    sweep: Sweep,
+    scratch: &mut [f32],
+) {
     let (work, rest) = Work::cut(scratch, &mut [], task.heads.d, task.shared);
-    body::run(&mut Float::<ROWS, COLS>::new(rest, task.heads.d, task.shared), task, read, sweep, work);
+    // SAFETY: the caller's promise.
+    let mut kit = unsafe { Float::<L, ROWS, VECTORS>::new(rest, task.heads.d, task.shared) };
+    body::run(&mut kit, task, read, sweep, work);
 }
 
 /// Floats of a cache line: a thread's memory begins at one, since a tile whose rows cross lines loads at a third of the speed.

@@ -23,6 +23,7 @@ pub mod embed;
 mod fetch;
 pub mod gated;
 pub mod isa;
+mod lanes;
 pub mod layer_norm;
 pub mod levels;
 pub mod math;

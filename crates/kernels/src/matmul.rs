@@ -15,8 +15,6 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod bfmmla;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-mod lanes;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -25,6 +23,8 @@ mod product;
 mod reference;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod split;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod sweep;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod tiled;
 mod vector;

@@ -2,20 +2,16 @@
 //! give the bits of the scalar one. On 64-bit Arm there is one copy: NEON and its fused multiply-add are part of every such processor.
 
 /// `per_isa!(pub fn name(args) = body)` makes `name(isa, args)`, which runs `body(args)` compiled for `isa`. `body` must be
-/// `#[inline(always)]`, as everything hot that it calls. A second body, after `or`, is for processors with narrower or fewer registers
-/// than AVX-512.
+/// `#[inline(always)]`, as everything hot that it calls.
 macro_rules! per_isa {
     ($(#[$doc:meta])* $vis:vis fn $name:ident $(<$($life:lifetime),*>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:path) => {
-        $crate::per_isa::per_isa!($(#[$doc])* $vis fn $name $(<$($life),*>)? ($($arg: $ty),*) $(-> $ret)? = $body, or $body);
-    };
-    ($(#[$doc:meta])* $vis:vis fn $name:ident $(<$($life:lifetime),*>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $wide:path, or $body:path) => {
         $(#[$doc])*
         #[allow(clippy::too_many_arguments)]
         $vis fn $name $(<$($life),*>)? (isa: $crate::Isa, $($arg: $ty),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
             #[allow(clippy::too_many_arguments)]
-            fn avx512 $(<$($life),*>)? ($($arg: $ty),*) $(-> $ret)? { $wide($($arg),*) }
+            fn avx512 $(<$($life),*>)? ($($arg: $ty),*) $(-> $ret)? { $body($($arg),*) }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
             #[allow(clippy::too_many_arguments)]

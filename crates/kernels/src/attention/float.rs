@@ -1,10 +1,12 @@
 //! The products of attention in f32, as plain loops that are compiled for each instruction set: the same bits on all of them.
 
 use std::array::from_fn;
+use std::marker::PhantomData;
 
 use super::TILE;
 use super::kit::{self, GROUP, Kit, LANES, Lanes, Reach, SQUARE, To, Weights, padded};
 use crate::Element;
+use crate::lanes::Lanes as Vector;
 use crate::math::exp;
 use crate::tile::{COLUMNS, Left, View, mm};
 
@@ -60,9 +62,10 @@ impl Lanes for [f32; LANES] {
     }
 }
 
-/// Holds the owners' rows transposed, `[element][lane]`; what they meet is read where it lies. `ROWS` by `COLS` outputs are summed
+/// Holds the owners' rows transposed, `[element][lane]`; what they meet is read where it lies. `ROWS` rows of `VECTORS` are summed
 /// in registers.
-pub(super) struct Float<'a, const ROWS: usize, const COLS: usize> {
+pub(super) struct Float<'a, L, const ROWS: usize, const VECTORS: usize> {
+    vector: PhantomData<L>,
     d: usize,
     owners: &'a mut [f32],
     /// The owners' rows as they are, with zeros after them.
@@ -72,19 +75,29 @@ pub(super) struct Float<'a, const ROWS: usize, const COLS: usize> {
     turned: [View<'a>; 2],
 }
 
-impl<'a, const ROWS: usize, const COLS: usize> Float<'a, ROWS, COLS> {
+impl<'a, L: Vector, const ROWS: usize, const VECTORS: usize> Float<'a, L, ROWS, VECTORS> {
     /// Floats for `owners` heads of `d` elements.
     pub const fn len(d: usize, owners: usize) -> usize {
         2 * owners * TILE * (d + padded(d)) + 2 * SQUARE
     }
 
+    /// # Safety
+    /// The processor has `L`'s instructions.
     #[inline(always)]
-    pub fn new(scratch: &'a mut [f32], d: usize, owners: usize) -> Self {
+    pub unsafe fn new(scratch: &'a mut [f32], d: usize, owners: usize) -> Self {
         let (own, rest) = scratch.split_at_mut(2 * owners * TILE * d);
         let (across, rest) = rest.split_at_mut(2 * owners * TILE * padded(d));
         let (first, rest) = rest.split_at_mut(SQUARE);
         let nothing = View { data: &[], stride: 0 };
-        Self { d, owners: own, across, weights: [first, &mut rest[..SQUARE]], met: [nothing; 2], turned: [nothing; 2] }
+        Self {
+            vector: PhantomData,
+            d,
+            owners: own,
+            across,
+            weights: [first, &mut rest[..SQUARE]],
+            met: [nothing; 2],
+            turned: [nothing; 2],
+        }
     }
 }
 
@@ -96,7 +109,7 @@ fn groups(reach: Reach, lanes: usize) -> impl Iterator<Item = (usize, usize, usi
     reach.into_iter().enumerate().map(move |(i, rows)| (i * step, rows, step)).take(if even { 1 } else { 2 })
 }
 
-impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS> {
+impl<'a, L: Vector, const ROWS: usize, const VECTORS: usize> Kit<'a> for Float<'a, L, ROWS, VECTORS> {
     type Lanes = [f32; LANES];
 
     #[inline(always)]
@@ -106,13 +119,11 @@ impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS>
         if rows < TILE {
             to.fill(0.0);
         }
-        // Eight rows at a time, so that whole pieces of a cache line are written.
-        for first in (0..rows).step_by(8) {
-            for e in 0..self.d {
-                for lane in first..rows.min(first + 8) {
-                    to[e * TILE + lane] = x.data[lane * x.stride + e];
-                }
-            }
+        assert!(rows <= TILE && (rows == 0 || x.data.len() >= (rows - 1) * x.stride + self.d), "rows of an owner");
+        for first in (0..rows).step_by(L::LANES) {
+            let (from, count) = (&x.data[first * x.stride..], L::LANES.min(rows - first));
+            // SAFETY: whoever made this promised the instructions; so many rows of `d` elements, and `d` rows of a tile.
+            unsafe { L::transpose(from.as_ptr(), x.stride, count, to[first..].as_mut_ptr(), TILE, self.d) };
         }
     }
 
@@ -147,7 +158,8 @@ impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS>
         let (y, x) = (Left { data: y.data, row: y.stride, k: 1 }, View { data: x, stride: TILE });
         for (lane, rows, n) in groups(reach, lanes) {
             let x = View { data: &x.data[lane..], stride: TILE };
-            mm::<ROWS, COLS>((rows, n, self.d), y, x, &mut scores[lane..], TILE, false);
+            // SAFETY: whoever made this promised that the processor has the instructions.
+            unsafe { mm::<L, ROWS, VECTORS>((rows, n, self.d), y, x, &mut scores[lane..], TILE, false) };
         }
     }
 
@@ -170,7 +182,8 @@ impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS>
         let z = Left { data: self.turned[z].data, row: 1, k: self.turned[z].stride };
         for (lane, rows, n) in groups(reach, lanes) {
             let weights = View { data: &self.weights[weights][lane..], stride: TILE };
-            mm::<ROWS, COLS>((self.d, n, rows), z, weights, &mut sums[lane..], TILE, !begins);
+            // SAFETY: whoever made this promised that the processor has the instructions.
+            unsafe { mm::<L, ROWS, VECTORS>((self.d, n, rows), z, weights, &mut sums[lane..], TILE, !begins) };
         }
     }
 
@@ -181,23 +194,51 @@ impl<'a, const ROWS: usize, const COLS: usize> Kit<'a> for Float<'a, ROWS, COLS>
         for (lane, rows, n) in groups(reach, lanes) {
             let weights = Left { data: &self.weights[weights][lane..], row: TILE, k: 1 };
             let x = View { data: &x[lane * width..], stride: width };
-            mm::<ROWS, COLS>((rows, d, n), weights, x, c, width, true);
+            // SAFETY: whoever made this promised that the processor has the instructions.
+            unsafe { mm::<L, ROWS, VECTORS>((rows, d, n), weights, x, c, width, true) };
         }
     }
 
     #[inline(always)]
     fn finish(&mut self, sums: &[f32], factor: &[f32], rows: usize, to: To, (at, stride): (usize, usize)) {
-        for (row, factor) in factor.iter().enumerate().take(rows) {
-            let place = at + row * stride..at + row * stride + self.d;
-            let sums = sums.chunks_exact(TILE).map(|sums| sums[row] * factor);
-            // SAFETY: the caller owns these rows.
-            unsafe {
-                match to {
-                    To::Write(to) => to.range(place).iter_mut().zip(sums).for_each(|(to, sum)| *to = sum),
-                    To::Add(to) => to.range(place).iter_mut().zip(sums).for_each(|(to, sum)| *to += sum),
-                    To::Round(to) => to.range(place).iter_mut().zip(sums).for_each(|(to, sum)| *to = Element::of(sum)),
+        let (mut scaled, mut turned) = ([[0.0; TILE]; COLUMNS], [[0.0; COLUMNS]; TILE]);
+        for first in (0..self.d).step_by(COLUMNS) {
+            let count = COLUMNS.min(self.d - first);
+            for (to, sums) in scaled.iter_mut().zip(sums.chunks_exact(TILE).skip(first)).take(count) {
+                for lane in 0..TILE {
+                    to[lane] = sums[lane] * factor[lane];
                 }
             }
+            for e in (0..COLUMNS).step_by(L::LANES) {
+                let (from, to) = (scaled[e].as_ptr(), turned[0][e..].as_mut_ptr());
+                // SAFETY: whoever made this promised the instructions; so many rows of a tile, and as many columns of `rows` rows.
+                unsafe { L::transpose(from, TILE, L::LANES, to, COLUMNS, rows.min(TILE)) };
+            }
+            for (row, from) in turned.iter().enumerate().take(rows) {
+                let at = at + row * stride + first;
+                // SAFETY: the caller owns these rows.
+                unsafe { bring(&from[..count], to, at) };
+            }
+        }
+    }
+}
+
+/// Brings numbers to where a row's begin.
+///
+/// # Safety
+/// As for [`Rows::range`](crate::rows::Rows::range).
+#[inline(always)]
+unsafe fn bring(from: &[f32], to: To, at: usize) {
+    let place = at..at + from.len();
+    // SAFETY: the caller's promise.
+    unsafe {
+        match to {
+            To::Write(to) => match from.first_chunk::<COLUMNS>() {
+                Some(from) => to.range(place).copy_from_slice(from),
+                None => to.range(place).copy_from_slice(from),
+            },
+            To::Add(to) => to.range(place).iter_mut().zip(from).for_each(|(to, x)| *to += x),
+            To::Round(to) => to.range(place).iter_mut().zip(from).for_each(|(to, x)| *to = Element::of(*x)),
         }
     }
 }

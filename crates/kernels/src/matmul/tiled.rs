@@ -6,10 +6,10 @@
 
 use std::ops::Range;
 
-use super::lanes::Sweep;
 use super::out::Out;
 use super::product::{Left, Product, Right, Side};
 use super::split::Split;
+use super::sweep::Sweep;
 use super::{Ctx, Precision, Start, Weight};
 use crate::rows::Rows;
 use crate::values::round_bf16;
@@ -24,12 +24,11 @@ pub(super) struct Kernel {
     /// The longest block of the sum, [`LONGEST_BLOCK`] at least. Each block loads and stores all sums; whether its panel must be in the first-level cache depends on how much is
     /// loaded for an operation.
     pub k_block: usize,
-    /// [`super::lanes::sweep`] for this instruction set.
+    /// [`super::sweep::sweep`] for this instruction set.
     pub sweep: unsafe fn(&Sweep),
-    /// `(from, from_row, rows, to, to_row, len)`: `to[k][r] = from[r][k]` for `rows` rows, `lanes` at most, and `len` columns. Nothing
-    /// else is read or written.
+    /// [`crate::lanes::Lanes::transpose`].
     pub transpose: unsafe fn(*const f32, usize, usize, *mut f32, usize, usize),
-    /// [`super::lanes::deal`] for this instruction set.
+    /// [`super::sweep::deal`] for this instruction set.
     pub deal: unsafe fn(*const f32, usize, *mut f32, usize),
 }
 

@@ -1,40 +1,14 @@
 //! The f32 tile that is held in registers, written once over a vector type: lanes run over outputs, so each output element is one
 //! chain of fused multiply-adds over ascending `k`.
 
-/// A vector of floats and what the tile needs of it.
-///
-/// # Safety
-/// All functions need the instruction set that the type stands for; pointers need room for the floats that are read or written,
-/// and no alignment.
-pub(super) trait Lanes {
-    type V: Copy;
-    const LANES: usize;
-    unsafe fn zero() -> Self::V;
-    unsafe fn splat(x: *const f32) -> Self::V;
-    unsafe fn load(from: *const f32) -> Self::V;
-    /// The first `count` floats, zeros after them.
-    unsafe fn load_part(from: *const f32, count: usize) -> Self::V;
-    /// `a b + c`, rounded once.
-    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    unsafe fn store(to: *mut f32, x: Self::V);
-    /// Writes the first `count` floats only.
-    unsafe fn store_part(to: *mut f32, x: Self::V, count: usize);
-    /// [`Lanes::load_part`] of any number of floats, a vector at most.
-    #[inline(always)]
-    unsafe fn load_up_to(from: *const f32, count: usize) -> Self::V {
-        // SAFETY: the trait's contract.
-        unsafe { if count >= Self::LANES { Self::load(from) } else { Self::load_part(from, count) } }
-    }
-    /// [`Lanes::store_part`] of any number of floats, a vector at most.
-    #[inline(always)]
-    unsafe fn store_up_to(to: *mut f32, x: Self::V, count: usize) {
-        // SAFETY: the trait's contract.
-        unsafe { if count >= Self::LANES { Self::store(to, x) } else { Self::store_part(to, x, count) } }
-    }
+use crate::lanes::Lanes;
+
+/// A vector of floats with which a tile sums.
+pub(super) trait Tile: Lanes {
     /// [`steps`], or the same chains in a way that suits the vector better.
     #[inline(always)]
     unsafe fn steps<const MR: usize, const NV: usize>(s: Steps, sums: &mut [[Self::V; NV]; MR]) {
-        // SAFETY: the trait's contract.
+        // SAFETY: as for all of a vector's functions.
         unsafe { steps::<Self, MR, NV>(s, sums) }
     }
 }
@@ -88,13 +62,13 @@ pub(super) unsafe fn deal<L: Lanes>(from: *const f32, count: usize, to: *mut f32
 /// # Safety
 /// The processor has `L`'s instructions, and the pointers of `s` reach what its shape says.
 #[inline(always)]
-pub(super) unsafe fn sweep<L: Lanes, const MR: usize>(s: &Sweep) {
+pub(super) unsafe fn sweep<L: Tile, const MR: usize>(s: &Sweep) {
     // SAFETY: rows `i..i + step` are below `m`; the rest is the caller's promise.
     unsafe { if s.n > L::LANES { rows::<L, MR, 2>(s) } else { rows::<L, MR, 1>(s) } }
 }
 
 #[inline(always)]
-unsafe fn rows<L: Lanes, const MR: usize, const NV: usize>(s: &Sweep) {
+unsafe fn rows<L: Tile, const MR: usize, const NV: usize>(s: &Sweep) {
     // SAFETY: rows from `i` on are as many as their tile has, or as are left of them.
     unsafe {
         let whole = s.m / MR * MR;
@@ -124,7 +98,7 @@ unsafe fn rows<L: Lanes, const MR: usize, const NV: usize>(s: &Sweep) {
 
 /// Rows `row..row + MR`, whose elements begin at `left`, `left_k` from one step to the next.
 #[inline(always)]
-unsafe fn tile<L: Lanes, const MR: usize, const NV: usize>(s: &Sweep, row: usize, left: *const f32, left_k: usize) {
+unsafe fn tile<L: Tile, const MR: usize, const NV: usize>(s: &Sweep, row: usize, left: *const f32, left_k: usize) {
     let count = |j: usize| s.n - j * L::LANES;
     // SAFETY: rows `row..row + MR` and columns `..n` are inside all three operands. The panel has whole vectors.
     unsafe {
