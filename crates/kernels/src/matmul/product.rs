@@ -79,7 +79,7 @@ pub(super) struct Product<'a> {
     pub again: bool,
 }
 
-impl Product<'_> {
+impl<'a> Product<'a> {
     pub fn run(mut self, ctx: &mut Ctx) {
         if let Start::Bias(bias) = self.start {
             assert_eq!(bias.len(), self.n, "length of the bias for {} outputs", self.n);
@@ -110,29 +110,27 @@ impl Product<'_> {
 
     /// The tail as products of its own, where it is not worked into the sum: the same chain, with the output written in between.
     fn run_tail(&mut self, ctx: &mut Ctx) {
-        self.make_low(ctx);
-        let Some(Tail { low: Low::Given(h), factor }) = self.tail.take() else { return };
-        let (m, rank) = (self.m, factor.rank);
-        let (left, right) = (Left { data: Values::F32(h), row: rank, k: 1 }, Right::Cols(factor.weight()));
-        let out = ValuesMut::F32(self.out.floats());
-        Product { left, right, m, n: self.n, k: rank, out, start: Start::Output, tail: None, again: false }.run(ctx);
+        let Some((left, factor)) = self.take_tail(ctx) else { return };
+        let (m, n, k, out) = (self.m, self.n, factor.rank, ValuesMut::F32(self.out.floats()));
+        let right = Right::Cols(factor.weight());
+        Product { left, right, m, n, k, out, start: Start::Output, tail: None, again: false }.run(ctx);
     }
 
-    /// Makes low-rank values that are to be made, by a product of their own.
-    fn make_low(&mut self, ctx: &mut Ctx) {
-        let Some(Tail { low, factor }) = self.tail.take() else { return };
+    /// What the sum goes on with, if anything. Low-rank values that are to be made are made, by a product of their own.
+    pub fn take_tail(&mut self, ctx: &mut Ctx) -> Option<(Left<'a>, Factor<'a>)> {
+        let Tail { low, factor } = self.tail.take()?;
+        let rank = factor.rank;
         let h = match low {
             Low::Given(h) => h,
             Low::Made { by, scale, into } => {
-                let right = Right::Rows(Weight::f32(factor.rank, self.k, by));
+                let right = Right::Rows(Weight::f32(rank, self.k, by));
                 let (left, m, k, out) = (self.left, self.m, self.k, ValuesMut::F32(into));
-                Product { left, right, m, n: factor.rank, k, out, start: Start::Zero, tail: None, again: false }
-                    .run(ctx);
+                Product { left, right, m, n: rank, k, out, start: Start::Zero, tail: None, again: false }.run(ctx);
                 elementwise::scale(ctx.pool, into, scale);
                 into
             }
         };
-        self.tail = Some(Tail { low: Low::Given(h), factor });
+        Some((Left { data: Values::F32(h), row: rank, k: 1 }, factor))
     }
 
     /// Writes what the sums begin with to the output.
@@ -156,28 +154,30 @@ pub(super) fn scratch(
     rank: usize,
     side: Side,
 ) -> usize {
-    let plain = |n, k, side| match (isa, precision) {
+    let plain = |n, k, rank, side| match (isa, precision) {
         #[cfg(target_arch = "x86_64")]
         (Isa::Amx, Precision::Bf16) => super::amx::Sizes::new((m, n, k), rank, side).total(threads),
         #[cfg(target_arch = "x86_64")]
-        (Isa::Amx | Isa::Avx512, _) => super::tiled::Sizes::new(&super::avx512::KERNEL, (m, n, k), side).total(threads),
+        (Isa::Amx | Isa::Avx512, _) => {
+            super::tiled::Sizes::new(&super::avx512::KERNEL, (m, n, k), rank, side).total(threads)
+        }
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx2, _) => super::tiled::Sizes::new(&super::avx2::KERNEL, (m, n, k), side).total(threads),
+        (Isa::Avx2, _) => super::tiled::Sizes::new(&super::avx2::KERNEL, (m, n, k), rank, side).total(threads),
         #[cfg(target_arch = "aarch64")]
         (Isa::NeonBf16, Precision::Bf16) => super::bfmmla::Sizes::new((m, n, k), side).total(threads),
         #[cfg(target_arch = "aarch64")]
         (Isa::NeonBf16 | Isa::Neon, _) => {
-            super::tiled::Sizes::new(&super::neon::KERNEL, (m, n, k), side).total(threads)
+            super::tiled::Sizes::new(&super::neon::KERNEL, (m, n, k), rank, side).total(threads)
         }
         _ => {
-            let _ = (m, n, k, threads, side);
+            let _ = (m, n, k, rank, threads, side);
             0
         }
     };
-    let main = plain(n, k, side);
+    let main = plain(n, k, rank, side);
     match rank {
         0 => main,
-        _ => main.max(plain(rank, k, Side::Rows)).max(plain(n, rank, Side::Cols(BlockType::F32))),
+        _ => main.max(plain(rank, k, 0, Side::Rows)).max(plain(n, rank, 0, Side::Cols(BlockType::F32))),
     }
 }
 

@@ -2,12 +2,13 @@
 //! of `k` with outputs side by side, and sweeps all rows of the left operand over it.
 //!
 //! The left operand is packed before, a block at a time: the rows of a tile side by side for each step of the sum, so that a tile
-//! reads one stretch of memory. (Rows where they lie may all share one set of the first-level cache.)
+//! reads one stretch of memory. (Rows where they lie may all share one set of the first-level cache.) The last block of the sum goes on over
+//! the rank of an adapter.
 
 use std::ops::Range;
 
 use super::out::Out;
-use super::product::{Left, Product, Right, Side};
+use super::product::{Factor, Left, Product, Right, Side};
 use super::split::Split;
 use super::sweep::Sweep;
 use super::{Ctx, Precision, Start, Weight};
@@ -66,7 +67,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    pub fn new(kernel: &Kernel, (m, n, k): (usize, usize, usize), side: Side) -> Self {
+    pub fn new(kernel: &Kernel, (m, n, k): (usize, usize, usize), rank: usize, side: Side) -> Self {
         let panel = 2 * kernel.lanes;
         let left_k = equal_blocks(k, LEFT_K);
         let rows_apart = left_k.min(TURNED).next_multiple_of(kernel.lanes) + kernel.lanes;
@@ -77,9 +78,9 @@ impl Sizes {
         // Many columns that are filled at once have shorter panels.
         let longest = kernel.k_block * COLS / unit.max(COLS);
         let k_block = equal_blocks(left_k, longest.max(LONGEST_BLOCK));
-        let panels_apart = k_block * panel + 16;
+        let panels_apart = (k_block + rank) * panel + 16;
         let panels = unit.min(n).div_ceil(panel) * panels_apart;
-        let left = (m.min(LEFT_ROWS) * left_k).next_multiple_of(16);
+        let left = (m.min(LEFT_ROWS) * (left_k + rank)).next_multiple_of(16);
         Self { left, unit, least, panels, panels_apart, rows, rows_apart, left_k, k_block }
     }
 
@@ -100,30 +101,37 @@ struct Block<'a> {
     bf16: bool,
     right: Right<'a>,
     sizes: Sizes,
-    start: Start<'a>,
+    /// What an adapter adds: the last block's sum goes on over its rank.
+    tail: Option<(Left<'a>, Factor<'a>)>,
+    k: usize,
     n: usize,
 }
 
 pub(super) fn run(kernel: &Kernel, ctx: &mut Ctx, product: &mut Product) {
+    let tail = product.take_tail(ctx);
     let (m, n, k) = (product.m, product.n, product.k);
-    let sizes = Sizes::new(kernel, (m, n, k), product.right.side());
+    let sizes = Sizes::new(kernel, (m, n, k), tail.map_or(0, |(_, factor)| factor.rank), product.right.side());
     let bf16 = ctx.precision == Precision::Bf16;
     let line = ctx.scratch.as_ptr().align_offset(64);
     let (packed, rest) = ctx.scratch[line..].split_at_mut(sizes.left);
     let per_thread = sizes.per_thread();
     let threads = Rows::new(&mut rest[..per_thread * ctx.pool.threads()], per_thread);
     let (left_k, k_block) = (sizes.left_k, sizes.k_block);
-    let mut block = Block { kernel, isa: ctx.isa, bf16, right: product.right, sizes, start: product.start, n };
+    let block = Block { kernel, isa: ctx.isa, bf16, right: product.right, sizes, tail, k, n };
     let out = Out::new(product.out.floats(), n);
     let row_block = m.div_ceil(m.div_ceil(LEFT_ROWS)).next_multiple_of(kernel.rows);
     for m0 in (0..m).step_by(row_block) {
         let rows = row_block.min(m - m0);
-        block.start = product.start;
         for k0 in (0..k).step_by(left_k) {
-            let ks = k0..k.min(k0 + left_k);
-            for from in ks.clone().step_by(k_block) {
-                let to = &mut packed[rows * (from - k0)..][..rows * k_block.min(ks.end - from)];
-                pack(kernel, ctx.pool, product.left.from(m0, from), rows, bf16, to);
+            let all = k0..k.min(k0 + left_k);
+            let parts = || all.clone().step_by(k_block).map(|from| from..all.end.min(from + k_block));
+            for ks in parts() {
+                let steps = ks.len() + block.rank(&ks);
+                let to = &mut packed[rows * (ks.start - k0)..][..rows * steps];
+                pack(kernel, ctx.pool, product.left.from(m0, ks.start), rows, bf16, to, 0..ks.len());
+                if let Some((low, _)) = block.tail.filter(|_| ks.end == k) {
+                    pack(kernel, ctx.pool, low.from(m0, 0), rows, bf16, to, ks.len()..steps);
+                }
             }
             let most =
                 if let Right::Rows(_) = block.right { PANELS_PER_TASK * block.sizes.unit } else { block.sizes.unit };
@@ -132,18 +140,17 @@ pub(super) fn run(kernel: &Kernel, ctx: &mut Ctx, product: &mut Product) {
                 let (mine, cols) = split.task(task);
                 // SAFETY: no two running tasks share `thread`, and so none shares this part.
                 let scratch = unsafe { threads.range(thread * per_thread..(thread + 1) * per_thread) };
-                for from in ks.clone().step_by(k_block) {
-                    let len = k_block.min(ks.end - from);
-                    let left = &packed[rows * (from - k0)..][mine.start * len..mine.end * len];
-                    let start = if from == k0 { block.start } else { Start::Output };
+                for ks in parts() {
+                    let steps = ks.len() + block.rank(&ks);
+                    let left = &packed[rows * (ks.start - k0)..][mine.start * steps..mine.end * steps];
+                    let start = if ks.start == 0 { product.start } else { Start::Output };
                     for j in cols.clone().step_by(block.sizes.unit) {
                         let js = j..cols.end.min(j + block.sizes.unit);
                         let rows = m0 + mine.start..m0 + mine.end;
-                        block.unit(js, left, rows, from..from + len, start, scratch, &out);
+                        block.unit(js, left, rows, ks.clone(), start, scratch, &out);
                     }
                 }
             });
-            block.start = Start::Output;
         }
     }
 }
@@ -155,16 +162,16 @@ fn equal_blocks(k: usize, longest: usize) -> usize {
     k.div_ceil(k.div_ceil(longest / unit * unit).max(1)).next_multiple_of(unit).min(k)
 }
 
-/// Packs as much of `rows` of the left operand as there is room for, tile by tile, rounded to bf16 where that is asked for.
-fn pack(kernel: &Kernel, pool: &Pool, left: Left, rows: usize, bf16: bool, to: &mut [f32]) {
-    let len = to.len() / rows;
-    let tiles = Rows::new(to, kernel.rows * len);
+/// Packs `rows` of the left operand as `steps` of what `to` holds, tile by tile, rounded to bf16 where that is asked for.
+fn pack(kernel: &Kernel, pool: &Pool, left: Left, rows: usize, bf16: bool, to: &mut [f32], steps: Range<usize>) {
+    let (len, tiles) = (steps.len(), Rows::new(to, kernel.rows * (to.len() / rows)));
     pool.run(rows.div_ceil(kernel.rows), &|tile, _| {
         let (to, first) = (tiles.piece(tile).0, tile * kernel.rows);
         let rows = kernel.rows.min(rows - first);
+        let to = &mut to[steps.start * rows..steps.end * rows];
         let from = left.from(first, 0);
         let (from, last) = (from.data.floats(), (rows - 1) * left.row + (len - 1) * left.k);
-        assert!(last < from.len() && to.len() == rows * len, "element {last} of a left operand of {}", from.len());
+        assert!(last < from.len(), "element {last} of a left operand of {}", from.len());
         if left.row == 1 {
             for (k, to) in to.chunks_exact_mut(rows).enumerate() {
                 to.copy_from_slice(&from[k * left.k..][..rows]);
@@ -188,6 +195,11 @@ fn pack(kernel: &Kernel, pool: &Pool, left: Left, rows: usize, bf16: bool, to: &
 }
 
 impl Block<'_> {
+    /// How far the sum goes on after the steps `ks`.
+    fn rank(&self, ks: &Range<usize>) -> usize {
+        self.tail.filter(|_| ks.end == self.k).map_or(0, |(_, factor)| factor.rank)
+    }
+
     /// Adds the products of `ks` for outputs `js` to `rows` of the output. `left` has these rows and steps of the sum, whole tiles of rows but for the last.
     #[allow(clippy::too_many_arguments)]
     fn unit(
@@ -204,23 +216,27 @@ impl Block<'_> {
         let (panels, buffer) = scratch.split_at_mut(self.sizes.panels);
         match self.right {
             Right::Rows(w) => self.fill_from_rows(&w, js.clone(), ks.clone(), panels, buffer),
-            Right::Cols(w) => self.fill_from_cols(&w, js.clone(), ks.clone(), panels, buffer),
+            Right::Cols(w) => self.fill_from_cols(&w, js.clone(), ks.clone(), 0, panels, buffer),
+        }
+        let steps = ks.len() + self.rank(&ks);
+        if let Some((_, factor)) = self.tail.filter(|_| ks.end == self.k) {
+            self.fill_from_cols(&factor.weight(), js.clone(), 0..factor.rank, ks.len(), panels, buffer);
         }
         for (j, panel) in js.clone().step_by(panel_len).zip(panels.chunks(self.sizes.panels_apart)) {
             let n = panel_len.min(js.end - j);
-            let panel = &panel[..ks.len() * panel_len];
+            let panel = &panel[..steps * panel_len];
             let first = out.tile(rows.clone(), j..j + n);
             let (init, init_row) = match start {
                 Start::Zero => (std::ptr::null(), 0),
                 Start::Bias(bias) => (bias[j..j + n].as_ptr(), 0),
                 Start::Output => (first.cast_const(), self.n),
             };
-            assert_eq!(left.len(), rows.len() * ks.len(), "packed rows");
+            assert_eq!(left.len(), rows.len() * steps, "packed rows");
             let sweep = Sweep {
                 left: left.as_ptr(),
                 panel: panel.as_ptr(),
                 m: rows.len(),
-                k: ks.len(),
+                k: steps,
                 n,
                 init,
                 init_row,
@@ -228,7 +244,7 @@ impl Block<'_> {
                 out_row: self.n,
             };
             // SAFETY: the processor has the instructions (checked by the product); the left operand has all rows and steps, the panel has
-            // `ks.len()` rows of two vectors, and `first` begins `rows.len()` rows of `n` elements that this task alone touches.
+            // as many rows of two vectors, and `first` begins `rows.len()` rows of `n` elements that this task alone touches.
             unsafe { (self.kernel.sweep)(&sweep) };
         }
     }
@@ -259,15 +275,23 @@ impl Block<'_> {
         }
     }
 
-    /// Fills panels with columns `js` of rows `ks` of `w`. Lanes without an output are zero.
-    fn fill_from_cols(&self, w: &Weight, js: Range<usize>, ks: Range<usize>, panels: &mut [f32], buffer: &mut [f32]) {
+    /// Fills panels, from their row `first` on, with columns `js` of rows `ks` of `w`. Lanes without an output are zero.
+    fn fill_from_cols(
+        &self,
+        w: &Weight,
+        js: Range<usize>,
+        ks: Range<usize>,
+        first: usize,
+        panels: &mut [f32],
+        buffer: &mut [f32],
+    ) {
         let panel_len = 2 * self.kernel.lanes;
         let apart = self.sizes.panels_apart;
         let count = js.len().div_ceil(panel_len);
-        assert!(panels.len() >= (count - 1) * apart + ks.len() * panel_len, "room for {count} panels");
+        assert!(panels.len() >= (count - 1) * apart + (first + ks.len()) * panel_len, "room for {count} panels");
         let buffer = &mut buffer[..count * panel_len];
         buffer[js.len()..].fill(0.0);
-        for (k, row) in ks.enumerate() {
+        for (k, row) in (first..).zip(ks) {
             w.fetch(row + ROWS_AHEAD, js.start, js.end);
             let from = match w.values() {
                 // Floats come from where they lie.
