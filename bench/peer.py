@@ -61,6 +61,7 @@ def arguments():
     parser.add_argument("--seq", type=int, required=True, help="tokens of the one record of a step")
     parser.add_argument("--rank", type=int, required=True, help="rank of the adapters")
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--precision", choices=["bf16", "f32"], default="bf16", help="of weights, adapters and what is computed")
     parser.add_argument("--checkpointing", action="store_true", help="with gradient checkpointing of every layer")
     return parser.parse_args()
 
@@ -71,7 +72,7 @@ def build(numbers, args):
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(numbers.pop("model_type"), **numbers)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_config(config, dtype={"bf16": torch.bfloat16, "f32": torch.float32}[args.precision])
     linears = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     lora = LoraConfig(r=args.rank, lora_alpha=2 * args.rank, lora_dropout=0.0, target_modules=linears, task_type="CAUSAL_LM")
     model = get_peft_model(model, lora, autocast_adapter_dtype=False)

@@ -11,7 +11,7 @@ mod table;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use pocketune::families::shape;
 use pocketune::store;
 use serde_json::Value;
@@ -41,6 +41,22 @@ const BUSY: f64 = 0.5;
 /// The program that the peer is.
 const PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/peer.py");
 
+/// What PyTorch computes in.
+#[derive(Clone, Copy, ValueEnum)]
+enum Precision {
+    Bf16,
+    F32,
+}
+
+impl Precision {
+    fn name(self) -> &'static str {
+        match self {
+            Precision::Bf16 => "bf16",
+            Precision::F32 => "f32",
+        }
+    }
+}
+
 /// What `peers` was asked for.
 #[derive(Args)]
 pub struct Options {
@@ -59,6 +75,9 @@ pub struct Options {
     /// Write every figure as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// What PyTorch computes in. On a processor without instructions for bf16 it is faster in f32.
+    #[arg(long, value_enum, default_value_t = Precision::Bf16)]
+    pytorch_precision: Precision,
     /// A trainer made from llama.cpp, with the options of its finetuning programs.
     #[arg(long, value_name = "PATH")]
     llama_trainer: Option<PathBuf>,
@@ -103,8 +122,9 @@ pub fn run(options: &Options) -> Result<()> {
         return Err(Failure::new(format!("--llama-trainer {}: no such file", trainer.display())));
     }
     say(&format!(
-        "LoRA of rank {RANK} on all seven linears, AdamW, batch 1, full-length records; ours on a 4-bit base (Q4_0), PyTorch in bf16; \
+        "LoRA of rank {RANK} on all seven linears, AdamW, batch 1, full-length records; ours on a 4-bit base (Q4_0), PyTorch in {}; \
          medians of {} turns of {} steps, in turn; {}, load {} at the start\n\n{}",
+        options.pytorch_precision.name(),
         options.rounds,
         options.steps,
         processor(),
@@ -127,7 +147,7 @@ pub fn run(options: &Options) -> Result<()> {
         }
     }
     if let Some(path) = &options.json {
-        let whole = serde_json::json!({ "processor": processor(), "rank": RANK, "rows": all });
+        let whole = serde_json::json!({ "processor": processor(), "rank": RANK, "pytorch": options.pytorch_precision.name(), "rows": all });
         store::write_file(path, format!("{whole:#}\n").as_bytes())?;
     }
     match faults.len() {
@@ -233,6 +253,7 @@ fn command(options: &Options, row: &Row, threads: usize, name: &str, model: &Pat
         _ => {
             let mut command = Command::new(options.python());
             command.arg(PEER).arg("--config").arg(rows::numbers(&shape(&row.shape)?)?.to_string());
+            command.args(["--precision", options.pytorch_precision.name()]);
             if name == CHECKPOINTING {
                 command.arg("--checkpointing");
             }
