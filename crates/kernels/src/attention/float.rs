@@ -1,4 +1,4 @@
-//! The products of attention in f32, as plain loops that are compiled for each instruction set: the same bits on all of them.
+//! The products of attention in f32, over the vectors of each instruction set, and the rest as plain loops that are compiled for each: the same bits on all of them.
 
 use std::array::from_fn;
 use std::marker::PhantomData;
@@ -62,8 +62,8 @@ impl Lanes for [f32; LANES] {
     }
 }
 
-/// Holds the owners' rows transposed, `[element][lane]`; what they meet is read where it lies. `ROWS` rows of `VECTORS` are summed
-/// in registers.
+/// Holds the owners' rows transposed, `[element][lane]`; what they meet is read where it lies. `ROWS` rows of as many
+/// `VECTORS` are summed in registers.
 pub(super) struct Float<'a, L, const ROWS: usize, const VECTORS: usize> {
     vector: PhantomData<L>,
     d: usize,
@@ -234,7 +234,8 @@ unsafe fn bring(from: &[f32], to: To, at: usize) {
     unsafe {
         match to {
             To::Write(to) => match from.first_chunk::<COLUMNS>() {
-                Some(from) => to.range(place).copy_from_slice(from),
+                // A length that the compiler knows needs no call.
+                Some(whole) => to.range(place).copy_from_slice(whole),
                 None => to.range(place).copy_from_slice(from),
             },
             To::Add(to) => to.range(place).iter_mut().zip(from).for_each(|(to, x)| *to += x),
