@@ -560,7 +560,7 @@ fn scratch_grows_with_n_only_and_stays_small() {
                 [(0, if tiles { 6 << 20 } else { 2 << 20 }), (16, if tiles { 6 << 20 } else { 4 << 20 })]
             {
                 let mut last = f(0, rank, isa, precision);
-                for n in [1, 2, 7, 33, 100, 512, 513, 4096, 100_000] {
+                for n in [1, 2, 7, 33, 100, 288, 300, 512, 513, 1024, 1025, 1100, 2048, 2049, 4096, 100_000] {
                     let now = f(n, rank, isa, precision);
                     for (last, now) in last.iter().zip(now) {
                         assert!(now >= *last, "{} {precision:?} n {n}: {now} after {last}", isa.name());

@@ -76,11 +76,12 @@ impl Sizes {
             Side::Cols(ty) => (panel.max(ty.block_len()), COLS.max(ty.block_len()), COLS.max(ty.block_len())),
         };
         // Many columns that are filled at once have shorter panels.
-        let longest = kernel.k_block * COLS / unit.max(COLS);
-        let k_block = equal_blocks(left_k, longest.max(LONGEST_BLOCK));
+        let longest = (kernel.k_block * COLS / unit.max(COLS)).max(LONGEST_BLOCK);
+        let k_block = equal_blocks(left_k, longest);
         let panels_apart = (k_block + rank) * panel + 16;
-        let panels = unit.min(n).div_ceil(panel) * panels_apart;
-        let left = (m.min(LEFT_ROWS) * (left_k + rank)).next_multiple_of(16);
+        // Room for the longest blocks: equal ones of a longer sum may be shorter, but a longer sum must not need less.
+        let panels = unit.min(n).div_ceil(panel) * ((k.min(longest) + rank) * panel + 16);
+        let left = (m.min(LEFT_ROWS) * (k.min(LEFT_K) + rank)).next_multiple_of(16);
         Self { left, unit, least, panels, panels_apart, rows, rows_apart, left_k, k_block }
     }
 
@@ -126,10 +127,10 @@ pub(super) fn run(kernel: &Kernel, ctx: &mut Ctx, product: &mut Product) {
             let all = k0..k.min(k0 + left_k);
             let parts = || all.clone().step_by(k_block).map(|from| from..all.end.min(from + k_block));
             for ks in parts() {
-                let steps = ks.len() + block.rank(&ks);
+                let steps = block.steps(&ks);
                 let to = &mut packed[rows * (ks.start - k0)..][..rows * steps];
                 pack(kernel, ctx.pool, product.left.from(m0, ks.start), rows, bf16, to, 0..ks.len());
-                if let Some((low, _)) = block.tail.filter(|_| ks.end == k) {
+                if let Some((low, _)) = block.tail(&ks) {
                     pack(kernel, ctx.pool, low.from(m0, 0), rows, bf16, to, ks.len()..steps);
                 }
             }
@@ -141,7 +142,7 @@ pub(super) fn run(kernel: &Kernel, ctx: &mut Ctx, product: &mut Product) {
                 // SAFETY: no two running tasks share `thread`, and so none shares this part.
                 let scratch = unsafe { threads.range(thread * per_thread..(thread + 1) * per_thread) };
                 for ks in parts() {
-                    let steps = ks.len() + block.rank(&ks);
+                    let steps = block.steps(&ks);
                     let left = &packed[rows * (ks.start - k0)..][mine.start * steps..mine.end * steps];
                     let start = if ks.start == 0 { product.start } else { Start::Output };
                     for j in cols.clone().step_by(block.sizes.unit) {
@@ -195,9 +196,14 @@ fn pack(kernel: &Kernel, pool: &Pool, left: Left, rows: usize, bf16: bool, to: &
 }
 
 impl Block<'_> {
-    /// How far the sum goes on after the steps `ks`.
-    fn rank(&self, ks: &Range<usize>) -> usize {
-        self.tail.filter(|_| ks.end == self.k).map_or(0, |(_, factor)| factor.rank)
+    /// What the sum goes on with after the steps `ks`.
+    fn tail(&self, ks: &Range<usize>) -> Option<(Left<'_>, Factor<'_>)> {
+        self.tail.filter(|_| ks.end == self.k)
+    }
+
+    /// These steps and those that the sum goes on with.
+    fn steps(&self, ks: &Range<usize>) -> usize {
+        ks.len() + self.tail(ks).map_or(0, |(_, factor)| factor.rank)
     }
 
     /// Adds the products of `ks` for outputs `js` to `rows` of the output. `left` has these rows and steps of the sum, whole tiles of rows but for the last.
@@ -218,8 +224,8 @@ impl Block<'_> {
             Right::Rows(w) => self.fill_from_rows(&w, js.clone(), ks.clone(), panels, buffer),
             Right::Cols(w) => self.fill_from_cols(&w, js.clone(), ks.clone(), 0, panels, buffer),
         }
-        let steps = ks.len() + self.rank(&ks);
-        if let Some((_, factor)) = self.tail.filter(|_| ks.end == self.k) {
+        let steps = self.steps(&ks);
+        if let Some((_, factor)) = self.tail(&ks) {
             self.fill_from_cols(&factor.weight(), js.clone(), 0..factor.rank, ks.len(), panels, buffer);
         }
         for (j, panel) in js.clone().step_by(panel_len).zip(panels.chunks(self.sizes.panels_apart)) {
