@@ -8,6 +8,14 @@ const UNITS_PER_THREAD: usize = 2;
 /// Rows below which a group would spend its time filling panels.
 const LEAST_ROWS: usize = 48;
 
+/// Elements of the longest block of weights.
+pub(super) const LONGEST_BLOCK: usize = 256;
+
+/// The length of parts that a sum of `k` is cut into, no longer than `longest` and as equal as whole `unit`s allow.
+pub(super) fn equal_parts(k: usize, longest: usize, unit: usize) -> usize {
+    k.div_ceil(k.div_ceil(longest / unit * unit).max(1)).next_multiple_of(unit).min(k)
+}
+
 #[derive(Clone, Copy)]
 pub(super) struct Split {
     m: usize,
@@ -49,6 +57,22 @@ impl Split {
 mod tests {
     use super::*;
     use crate::pool::own;
+
+    #[test]
+    fn parts_of_a_sum_are_whole_units_and_about_equal() {
+        for (k, longest, unit, len) in [
+            (0, 1024, 32, 0),
+            (7, 1024, 32, 7),
+            (576, 288, 32, 288),
+            (896, 288, 32, 224),
+            (1536, 1024, 256, 768),
+            (1088, 1024, 32, 544),
+            (1280, 288, 256, 256),
+            (8960, 1024, 256, 1024),
+        ] {
+            assert_eq!(equal_parts(k, longest, unit), len, "{k} by {longest}");
+        }
+    }
 
     #[test]
     fn every_output_is_in_one_task_and_threads_get_equal_shares() {

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::out::Out;
 use super::product::{Factor, Left, Product, Right, Side};
-use super::split::Split;
+use super::split::{LONGEST_BLOCK, Split, equal_parts};
 use super::sweep::Sweep;
 use super::{Ctx, Precision, Start, Weight};
 use crate::rows::Rows;
@@ -36,8 +36,7 @@ pub(super) struct Kernel {
 /// Rows of the left operand that are packed at once, whole tiles of every kernel, and their length. (Panels are filled anew for each block of rows.)
 const LEFT_ROWS: usize = 528;
 const LEFT_K: usize = 1024;
-/// The longest and the shortest block of a type that has blocks.
-const LONGEST_BLOCK: usize = 256;
+/// Elements of the shortest block of a type that has blocks.
 const SHORTEST_BLOCK: usize = 32;
 /// Elements of rows that are transposed at once, so that they stay in the first-level cache between: whole blocks of every type.
 const TURNED: usize = 256;
@@ -105,7 +104,6 @@ struct Block<'a> {
     /// What an adapter adds: the last block's sum goes on over its rank.
     tail: Option<(Left<'a>, Factor<'a>)>,
     k: usize,
-    n: usize,
 }
 
 pub(super) fn run(kernel: &Kernel, ctx: &mut Ctx, product: &mut Product) {
@@ -118,7 +116,7 @@ pub(super) fn run(kernel: &Kernel, ctx: &mut Ctx, product: &mut Product) {
     let per_thread = sizes.per_thread();
     let threads = Rows::new(&mut rest[..per_thread * ctx.pool.threads()], per_thread);
     let (left_k, k_block) = (sizes.left_k, sizes.k_block);
-    let block = Block { kernel, isa: ctx.isa, bf16, right: product.right, sizes, tail, k, n };
+    let block = Block { kernel, isa: ctx.isa, bf16, right: product.right, sizes, tail, k };
     let out = Out::new(product.out.floats(), n);
     let row_block = m.div_ceil(m.div_ceil(LEFT_ROWS)).next_multiple_of(kernel.rows);
     for m0 in (0..m).step_by(row_block) {
@@ -156,11 +154,9 @@ pub(super) fn run(kernel: &Kernel, ctx: &mut Ctx, product: &mut Product) {
     }
 }
 
-/// The length of blocks that a sum of `k` is cut into, no longer than `longest` and as equal as whole blocks of its weight's type allow.
+/// The length of blocks that a sum of `k` is cut into: whole blocks of its weight's type. One with the longest blocks has rows of whole ones.
 fn equal_blocks(k: usize, longest: usize) -> usize {
-    // A type with the longest blocks has rows of whole ones.
-    let unit = if k.is_multiple_of(LONGEST_BLOCK) { LONGEST_BLOCK } else { SHORTEST_BLOCK };
-    k.div_ceil(k.div_ceil(longest / unit * unit).max(1)).next_multiple_of(unit).min(k)
+    equal_parts(k, longest, if k.is_multiple_of(LONGEST_BLOCK) { LONGEST_BLOCK } else { SHORTEST_BLOCK })
 }
 
 /// Packs `rows` of the left operand as `steps` of what `to` holds, tile by tile, rounded to bf16 where that is asked for.
@@ -235,7 +231,7 @@ impl Block<'_> {
             let (init, init_row) = match start {
                 Start::Zero => (std::ptr::null(), 0),
                 Start::Bias(bias) => (bias[j..j + n].as_ptr(), 0),
-                Start::Output => (first.cast_const(), self.n),
+                Start::Output => (first.cast_const(), out.n()),
             };
             assert_eq!(left.len(), rows.len() * steps, "packed rows");
             let sweep = Sweep {
@@ -247,7 +243,7 @@ impl Block<'_> {
                 init,
                 init_row,
                 out: first,
-                out_row: self.n,
+                out_row: out.n(),
             };
             // SAFETY: the processor has the instructions (checked by the product); the left operand has all rows and steps, the panel has
             // as many rows of two vectors, and `first` begins `rows.len()` rows of `n` elements that this task alone touches.

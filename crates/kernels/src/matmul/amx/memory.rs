@@ -1,6 +1,7 @@
 //! The scratch memory of a product: how much, who has which part of it, and which rows.
 
 use super::super::product::Side;
+use super::super::split::{LONGEST_BLOCK, equal_parts};
 use crate::BlockType;
 use crate::amx::{K_TILE, SIDE};
 use crate::rows::Rows;
@@ -18,8 +19,6 @@ const OWN_OUTPUTS: usize = 4;
 const K_BLOCK: usize = 2048;
 /// The longest block of a sum that has several: their tiles, those of as many outputs again and all sums stay in the second-level cache.
 const SHORT_BLOCK: usize = 1024;
-/// Elements of the longest block of weights.
-const LONGEST_BLOCK: usize = 256;
 /// Outputs of a task at most, unless a block of the weights is longer.
 const UNIT: usize = 128;
 
@@ -51,7 +50,7 @@ impl Sizes {
             // Values rather than weights, and many rows of them: long pieces of a row come faster from far caches.
             Side::Cols(BlockType::F32) => (SIDE, 4 * UNIT, K_BLOCK / 4),
             // Long sums have few outputs to share the left operand: they take more of them at once.
-            _ if k > K_BLOCK => (SIDE, 2 * UNIT, equal_blocks(k)),
+            _ if k > K_BLOCK => (SIDE, 2 * UNIT, equal_parts(k, SHORT_BLOCK, LONGEST_BLOCK)),
             _ => (SIDE, UNIT, K_BLOCK),
         };
         let tail = rank.next_multiple_of(K_TILE);
@@ -109,11 +108,6 @@ impl Sizes {
     pub fn total(&self, threads: usize) -> usize {
         self.left + self.down + threads * self.per_thread() + 16
     }
-}
-
-/// The length of a long sum's blocks, no longer than [`SHORT_BLOCK`] and as equal as whole blocks of every type allow.
-fn equal_blocks(k: usize) -> usize {
-    k.div_ceil(k.div_ceil(SHORT_BLOCK)).next_multiple_of(LONGEST_BLOCK)
 }
 
 /// A thread's scratch memory.
