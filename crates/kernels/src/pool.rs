@@ -23,22 +23,23 @@ struct Job {
 }
 
 struct Shared {
-    /// How many jobs there were: another number says that there is a new one.
-    generation: AtomicUsize,
     /// The job; nothing where the pool ends.
     job: UnsafeCell<Option<Job>>,
-    /// Workers that wait for `start`.
-    sleepers: AtomicUsize,
-    sleep: Mutex<()>,
-    start: Condvar,
-    /// Workers that are not done.
-    busy: Line<AtomicUsize>,
+    /// Whether a worker may enter the job ([`OPEN`]), and how many are in it.
+    gate: Line<AtomicUsize>,
     /// Each thread's next task.
     next: Vec<Line<AtomicUsize>>,
+    /// Workers that went to sleep since they were last woken.
+    sleepers: AtomicUsize,
+    sleep: Mutex<()>,
+    wake: Condvar,
 }
 
-// SAFETY: the job is written while no worker is busy, and read by a worker between the generation that it saw and saying that it is done. The pointer in
-// it is only dereferenced meanwhile, while `run` borrows the closure, which is `Sync`.
+/// Set in the gate while the job may have tasks that nobody has begun; below it workers are counted.
+const OPEN: usize = 1 << (usize::BITS - 1);
+
+// SAFETY: the job is written while the gate is closed and no worker is in, and read by a worker between entering and leaving. The pointer in it is only
+// dereferenced meanwhile, while `run` borrows the closure, which is `Sync`.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
@@ -48,37 +49,41 @@ unsafe impl Send for Shared {}
 struct Line<T>(T);
 
 impl Shared {
-    /// A job for all workers, none of which is busy; or the end.
+    /// A job for whoever comes, or the end. The gate is closed and nobody is in.
     fn announce(&self, job: Option<Job>) {
-        // SAFETY: no worker reads it: the last job is done, or there was none.
+        // SAFETY: no worker is in, and none enters before the next line.
         unsafe { *self.job.get() = job };
-        self.generation.fetch_add(1, Ordering::SeqCst);
-        // Who goes to sleep says so and then looks once more: either that is seen here, or the generation there.
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
+        self.gate.0.store(OPEN, Ordering::SeqCst);
+        // Who goes to sleep says so and then looks once more: either that is seen here, or the open gate there.
+        if self.sleepers.swap(0, Ordering::SeqCst) > 0 {
             let _sleep = self.sleep.lock().expect("no thread panics holding the lock");
-            self.start.notify_all();
+            self.wake.notify_all();
         }
     }
 
-    /// Waits for another generation than `seen`: looking for a while, then asleep.
-    fn wait(&self, seen: usize) -> usize {
-        for _ in 0..SPINS {
-            let now = self.generation.load(Ordering::Acquire);
-            if now != seen {
-                return now;
-            }
-            std::hint::spin_loop();
-        }
-        let mut sleep = self.sleep.lock().expect("no thread panics holding the lock");
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
+    /// Waits for a job and enters it: looking for a while, then asleep, then again.
+    fn enter(&self) {
         loop {
-            let now = self.generation.load(Ordering::SeqCst);
-            if now != seen {
-                self.sleepers.fetch_sub(1, Ordering::SeqCst);
-                return now;
+            for _ in 0..SPINS {
+                let now = self.gate.0.load(Ordering::Relaxed);
+                if now & OPEN != 0
+                    && self.gate.0.compare_exchange_weak(now, now + 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                {
+                    return;
+                }
+                std::hint::spin_loop();
             }
-            sleep = self.start.wait(sleep).expect("no thread panics holding the lock");
+            let sleep = self.sleep.lock().expect("no thread panics holding the lock");
+            self.sleepers.fetch_add(1, Ordering::SeqCst);
+            if self.gate.0.load(Ordering::SeqCst) & OPEN == 0 {
+                drop(self.wake.wait(sleep).expect("no thread panics holding the lock"));
+            }
         }
+    }
+
+    /// Lets no more workers in: every task is begun.
+    fn close(&self) {
+        self.gate.0.fetch_and(!OPEN, Ordering::Relaxed);
     }
 }
 
@@ -102,13 +107,12 @@ impl Pool {
     /// The system's, when a thread can't be started.
     pub fn new(threads: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            generation: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
+            gate: Line(AtomicUsize::new(0)),
+            next: (0..threads.max(1)).map(|_| Line(AtomicUsize::new(0))).collect(),
             sleepers: AtomicUsize::new(0),
             sleep: Mutex::new(()),
-            start: Condvar::new(),
-            busy: Line(AtomicUsize::new(0)),
-            next: (0..threads.max(1)).map(|_| Line(AtomicUsize::new(0))).collect(),
+            wake: Condvar::new(),
         });
         let workers = (1..threads.max(1))
             .map(|worker| {
@@ -144,7 +148,7 @@ impl Pool {
             (0..tasks).for_each(|task| call(task, 0));
             return;
         }
-        // SAFETY: only the lifetime changes. Every worker is done with the job before this function returns.
+        // SAFETY: only the lifetime changes. Every worker that entered has left the job before this function returns.
         let call: *const (dyn Fn(usize, usize) + Sync) = unsafe {
             std::mem::transmute::<&(dyn Fn(usize, usize) + Sync), &'static (dyn Fn(usize, usize) + Sync)>(call)
         };
@@ -152,11 +156,12 @@ impl Pool {
         for (thread, next) in self.shared.next[..dealt].iter().enumerate() {
             next.0.store(own(tasks, thread, dealt).start, Ordering::Relaxed);
         }
-        self.shared.busy.0.store(self.workers.len(), Ordering::Relaxed);
         self.shared.announce(Some(job));
         take_tasks(&self.shared, job, 0);
+        // Only for those who are in: a worker that has no core just now has missed the job, not held it up.
+        self.shared.close();
         let mut spins = 0;
-        while self.shared.busy.0.load(Ordering::Acquire) != 0 {
+        while self.shared.gate.0.load(Ordering::Acquire) != 0 {
             spins += 1;
             if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
@@ -183,7 +188,7 @@ fn take_tasks(shared: &Shared, job: Job, thread: usize) {
             if task >= end {
                 break;
             }
-            // SAFETY: `run` has not returned, since this thread still counts as busy (or is the caller itself).
+            // SAFETY: `run` has not returned, since this thread is counted in (or is the caller itself).
             unsafe { (*job.call)(task, thread) }
         }
     }
@@ -201,13 +206,14 @@ impl Drop for AbortOnPanic {
 
 fn work(shared: &Shared, thread: usize) {
     let _guard = AbortOnPanic;
-    let mut seen = 0;
     loop {
-        seen = shared.wait(seen);
-        // SAFETY: it is not written again before this worker is done.
+        shared.enter();
+        // SAFETY: it is not written before this worker has left.
         let Some(job) = (unsafe { *shared.job.get() }) else { return };
         take_tasks(shared, job, thread);
-        shared.busy.0.fetch_sub(1, Ordering::Release);
+        // Before leaving: nobody else can have opened the gate for the next job meanwhile.
+        shared.close();
+        shared.gate.0.fetch_sub(1, Ordering::Release);
     }
 }
 
