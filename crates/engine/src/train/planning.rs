@@ -14,7 +14,10 @@ use crate::store::CHUNK;
 
 /// What the process still takes before the first step, beyond what is measured: the programs, and the code of the step, most of
 /// which has run already when rates were measured; and what a checkpoint passes through, on its way out and on its way in.
-const STILL_TO_COME: usize = (1 << 20) + 2 * CHUNK;
+const STILL_TO_COME: usize = CODE + 2 * CHUNK;
+
+/// What the system maps of that code: whole neighbourhoods, larger or smaller by a fifth of a MiB from run to run. Less optimised, it is longer.
+const CODE: usize = if cfg!(debug_assertions) { 3 << 19 } else { 1 << 20 };
 
 /// What saving an adapter takes of each of its tensors while all else is held: its name and shape, and its entry in the file's header as a
 /// value and as text.
