@@ -183,6 +183,7 @@ impl Tokenizer {
         };
         let mut added = None;
         self.added.split_raw(text, &mut |part| exact(part, &mut added));
+        self.added.split_normalized(&normalize(&self.normalizers, text), &mut |part| exact(part, &mut added));
         added.or_else(|| self.bpe.vocab.get(text.as_bytes()))
     }
 

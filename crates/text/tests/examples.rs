@@ -141,6 +141,16 @@ fn the_end_of_a_text_is_also_found_in_config_json() {
 }
 
 #[test]
+fn a_token_that_is_looked_for_in_normalised_text_is_found_by_its_name() {
+    let mut json: serde_json::Value = serde_json::from_str(include_str!("fixtures/qwen_like.json")).unwrap();
+    let token = json["added_tokens"].as_array_mut().unwrap().last_mut().unwrap();
+    token["normalized"] = true.into();
+    let (name, id) = (token["content"].as_str().unwrap().to_string(), token["id"].as_u64().unwrap() as u32);
+    let folder = folder(&json.to_string(), &json!({"eos_token": name}));
+    assert_eq!(Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap().eos(), Some(id));
+}
+
+#[test]
 fn masked_prompts_that_are_too_long_are_cut_before_the_mask_and_keep_what_follows_it() {
     let folder = folder(include_str!("../../engine/tests/golden/cloze/tokenizer.json"), &json!({}));
     let tokenizer = Tokenizer::from_folder(&Folder::open(folder.path()).unwrap()).unwrap();
