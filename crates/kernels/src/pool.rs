@@ -220,6 +220,8 @@ fn work(shared: &Shared, thread: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn every_task_runs_once_for_any_number_of_threads() {
@@ -242,5 +244,45 @@ mod tests {
                 assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 100));
             }
         }
+    }
+
+    #[test]
+    fn a_worker_that_misses_a_job_does_not_hold_it_up() {
+        let pool = Pool::new(2).unwrap();
+        let (there, held, over) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+        let until = |flag: &AtomicBool, limit: Duration| {
+            let begun = Instant::now();
+            while !flag.load(Ordering::Acquire) && begun.elapsed() < limit {
+                std::thread::yield_now();
+            }
+            flag.load(Ordering::Acquire)
+        };
+        let (shared, limit) = (&*pool.shared, Duration::from_secs(20));
+        std::thread::scope(|scope| {
+            // Takes what the worker needs to go to sleep, while that is at work.
+            let other = scope.spawn(|| {
+                until(&there, limit);
+                let _sleep = shared.sleep.lock().unwrap();
+                held.store(true, Ordering::Release);
+                until(&over, limit)
+            });
+            pool.run(2, &|_, thread| {
+                if thread == 1 {
+                    there.store(true, Ordering::Release);
+                    until(&held, limit);
+                } else {
+                    until(&there, limit);
+                }
+            });
+            // Long enough for it to have looked in vain and stand before the lock.
+            std::thread::sleep(Duration::from_millis(50));
+            let count = AtomicUsize::new(0);
+            pool.run(3, &|_, _| {
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+            over.store(true, Ordering::Release);
+            assert_eq!(count.into_inner(), 3);
+            assert!(other.join().unwrap(), "the job was over only when the worker could go on");
+        });
     }
 }
