@@ -3,7 +3,7 @@
 use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
@@ -29,8 +29,8 @@ struct Shared {
     gate: Line<AtomicUsize>,
     /// Each thread's next task.
     next: Vec<Line<AtomicUsize>>,
-    /// Workers that went to sleep since they were last woken.
-    sleepers: AtomicUsize,
+    /// Whether a worker went to sleep since they were last woken.
+    asleep: AtomicBool,
     sleep: Mutex<()>,
     wake: Condvar,
 }
@@ -55,7 +55,7 @@ impl Shared {
         unsafe { *self.job.get() = job };
         self.gate.0.store(OPEN, Ordering::SeqCst);
         // Who goes to sleep says so and then looks once more: either that is seen here, or the open gate there.
-        if self.sleepers.swap(0, Ordering::SeqCst) > 0 {
+        if self.asleep.swap(false, Ordering::SeqCst) {
             let _sleep = self.sleep.lock().expect("no thread panics holding the lock");
             self.wake.notify_all();
         }
@@ -74,7 +74,7 @@ impl Shared {
                 std::hint::spin_loop();
             }
             let sleep = self.sleep.lock().expect("no thread panics holding the lock");
-            self.sleepers.fetch_add(1, Ordering::SeqCst);
+            self.asleep.store(true, Ordering::SeqCst);
             if self.gate.0.load(Ordering::SeqCst) & OPEN == 0 {
                 drop(self.wake.wait(sleep).expect("no thread panics holding the lock"));
             }
@@ -110,7 +110,7 @@ impl Pool {
             job: UnsafeCell::new(None),
             gate: Line(AtomicUsize::new(0)),
             next: (0..threads.max(1)).map(|_| Line(AtomicUsize::new(0))).collect(),
-            sleepers: AtomicUsize::new(0),
+            asleep: AtomicBool::new(false),
             sleep: Mutex::new(()),
             wake: Condvar::new(),
         });
@@ -158,8 +158,8 @@ impl Pool {
         }
         self.shared.announce(Some(job));
         take_tasks(&self.shared, job, 0);
-        // Only for those who are in: a worker that has no core just now has missed the job, not held it up.
         self.shared.close();
+        // For those who are in: a worker that had no core has missed the job and holds nothing up.
         let mut spins = 0;
         while self.shared.gate.0.load(Ordering::Acquire) != 0 {
             spins += 1;
@@ -220,7 +220,6 @@ fn work(shared: &Shared, thread: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicBool;
     use std::time::{Duration, Instant};
 
     #[test]

@@ -178,7 +178,7 @@ impl Tokenizer {
     /// The id of the token with this text.
     pub fn token_id(&self, text: &str) -> Option<u32> {
         let exact = |part: Part<'_>, only: &mut Option<u32>| match part {
-            Part::Token { id, .. } if self.token_bytes(id) == Some(text.as_bytes()) => *only = Some(id),
+            Part::Token { id, .. } if self.token_bytes(id) == Some(text.as_bytes()) => *only = only.or(Some(id)),
             _ => {}
         };
         let mut added = None;
