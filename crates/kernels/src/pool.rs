@@ -85,6 +85,19 @@ impl Shared {
     fn close(&self) {
         self.gate.0.fetch_and(!OPEN, Ordering::Relaxed);
     }
+
+    fn leave(&self) {
+        self.gate.0.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Waits until the gate is closed and nobody is in.
+    fn wait(&self) {
+        let mut spins = 0;
+        while self.gate.0.load(Ordering::Acquire) != 0 {
+            spins += 1;
+            if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+    }
 }
 
 /// The tasks that `thread` of `threads` begins with.
@@ -114,16 +127,20 @@ impl Pool {
             sleep: Mutex::new(()),
             wake: Condvar::new(),
         });
-        let workers = (1..threads.max(1))
-            .map(|worker| {
-                let shared = Arc::clone(&shared);
-                std::thread::Builder::new()
-                    .name(format!("pocketune-{worker}"))
-                    .stack_size(STACK_BYTES)
-                    .spawn(move || work(&shared, worker))
-            })
-            .collect::<std::io::Result<Vec<_>>>()?;
-        Ok(Self { shared, workers, one_caller: PhantomData })
+        let mut pool = Self { shared, workers: Vec::with_capacity(threads.max(1) - 1), one_caller: PhantomData };
+        for worker in 1..threads.max(1) {
+            let shared = Arc::clone(&pool.shared);
+            // Counted in until it runs: what a thread allocates as it starts is allocated before the first job.
+            shared.gate.0.fetch_add(1, Ordering::Relaxed);
+            let started = std::thread::Builder::new()
+                .name(format!("pocketune-{worker}"))
+                .stack_size(STACK_BYTES)
+                .spawn(move || work(&shared, worker))
+                .inspect_err(|_| pool.shared.leave())?;
+            pool.workers.push(started);
+        }
+        pool.shared.wait();
+        Ok(pool)
     }
 
     /// Threads that take part in a job.
@@ -160,16 +177,14 @@ impl Pool {
         take_tasks(&self.shared, job, 0);
         self.shared.close();
         // For those who are in: a worker that had no core has missed the job and holds nothing up.
-        let mut spins = 0;
-        while self.shared.gate.0.load(Ordering::Acquire) != 0 {
-            spins += 1;
-            if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
-        }
+        self.shared.wait();
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        // For those who are still starting, where one could not be started.
+        self.shared.wait();
         self.shared.announce(None);
         for worker in self.workers.drain(..) {
             // A worker that panicked took the process's abort path already; nothing is left to report here.
@@ -206,6 +221,7 @@ impl Drop for AbortOnPanic {
 
 fn work(shared: &Shared, thread: usize) {
     let _guard = AbortOnPanic;
+    shared.leave();
     loop {
         shared.enter();
         // SAFETY: it is not written before this worker has left.
@@ -213,7 +229,7 @@ fn work(shared: &Shared, thread: usize) {
         take_tasks(shared, job, thread);
         // Before leaving: nobody else can have opened the gate for the next job meanwhile.
         shared.close();
-        shared.gate.0.fetch_sub(1, Ordering::Release);
+        shared.leave();
     }
 }
 
@@ -241,6 +257,23 @@ mod tests {
                     pool.run_in_order(tasks, &count);
                 }
                 assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 100));
+            }
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn every_worker_runs_when_a_pool_is_made() {
+        for _ in 0..10 {
+            let pool = Pool::new(40).unwrap();
+            let running: Vec<String> = std::fs::read_dir("/proc/self/task")
+                .unwrap()
+                // Threads of other tests end meanwhile.
+                .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
+                .collect();
+            // A thread names itself as it starts; no other test has as many.
+            for worker in 10..pool.threads() {
+                assert!(running.contains(&format!("pocketune-{worker}\n")), "{worker} has not started");
             }
         }
     }

@@ -63,7 +63,10 @@ impl Disk {
             .name("pocketune-disk".into())
             .stack_size(STACK_BYTES)
             .spawn(move || serve(&worker))?;
-        Ok(Self { shared, thread: Some(thread) })
+        let disk = Self { shared, thread: Some(thread) };
+        // SAFETY: nothing is lent. Once that is done the thread runs, and has allocated what a thread does as it starts.
+        disk.wait(unsafe { disk.read(&mut [], 0) })?;
+        Ok(disk)
     }
 
     /// Begins to write `from` at float `at` of the file.
