@@ -20,6 +20,8 @@ pub mod dora;
 pub mod dropout;
 pub mod elementwise;
 pub mod embed;
+#[cfg(all(debug_assertions, target_arch = "x86_64", target_os = "linux"))]
+mod emulated;
 mod fetch;
 pub mod gated;
 pub mod isa;
