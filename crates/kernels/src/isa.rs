@@ -62,7 +62,7 @@ impl Isa {
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
             let amx = is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vbmi") && amx_granted();
-            #[cfg(all(debug_assertions, target_os = "linux"))]
+            #[cfg(all(debug_assertions, target_os = "linux", target_env = "gnu"))]
             let amx = amx || (avx512 && crate::emulated::amx());
             if avx512 && amx {
                 return Isa::Amx;

@@ -20,7 +20,7 @@ pub mod dora;
 pub mod dropout;
 pub mod elementwise;
 pub mod embed;
-#[cfg(all(debug_assertions, target_arch = "x86_64", target_os = "linux"))]
+#[cfg(all(debug_assertions, target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 mod emulated;
 mod fetch;
 pub mod gated;
