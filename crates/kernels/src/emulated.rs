@@ -327,7 +327,7 @@ mod tests {
         let (third, twentieth, from) = (floats::<64>(4), floats::<64>(5), floats::<192>(6));
         let rounded = |of: &[u8], at: usize| {
             let x = f32::from_le_bytes(of.as_chunks::<4>().0[at]);
-            if x.is_subnormal() { 0 } else { bf16::from_f32(x).to_bits() }
+            if x.is_subnormal() { (x.to_bits() >> 16) as u16 & 0x8000 } else { bf16::from_f32(x).to_bits() }
         };
         let halves = |bytes: &[u8; 64], at: usize| u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]);
 
