@@ -36,12 +36,16 @@ fn handle() -> bool {
 }
 
 extern "C" fn on_unknown(_signal: libc::c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let mut done = 0;
     // SAFETY: the system calls this with the context of the thread that it stopped, on that thread.
-    let done = unsafe {
+    unsafe {
         let mut context = Context::new(context);
-        decode::at(&context).is_some_and(|instruction| execute(&instruction, &mut context).is_some())
-    };
-    if !done {
+        // Those that follow are done too: telling the thread takes longer than most of them.
+        while decode::at(&context).is_some_and(|instruction| execute(&instruction, &mut context).is_some()) {
+            done += 1;
+        }
+    }
+    if done == 0 {
         // SAFETY: the instruction is tried again, and the process ends as if nobody had listened.
         unsafe { libc::signal(libc::SIGILL, libc::SIG_DFL) };
     }

@@ -70,6 +70,9 @@ struct Extension {
 pub(super) unsafe fn at(context: &Context) -> Option<Instruction> {
     // SAFETY: an instruction is read as far as it goes.
     let byte = |at: usize| unsafe { usize::from(*context.code().add(at)) };
+    if !matches!(byte(0), 0x62 | 0xc4) {
+        return None;
+    }
     // Whether an inverted bit is set.
     let clear = |at: usize, bit: u32| usize::from(byte(at) >> bit & 1 == 0);
     let extension = Extension { index: clear(1, 6) << 3, base: clear(1, 5) << 3 };
