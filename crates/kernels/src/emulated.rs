@@ -75,18 +75,14 @@ thread_local! {
 /// # Safety
 /// The instruction is the one at which the thread of `context`, which is this one, was stopped.
 unsafe fn execute(instruction: &Instruction, context: &mut Context) -> Option<()> {
-    TILES.with(|tiles| {
-        // SAFETY: the thread is inside one instruction at a time.
-        let tiles = unsafe { &mut *tiles.get() };
-        match instruction.code {
-            // SAFETY: as the caller promises, a thread asked for just this.
-            Code::Configure | Code::Release | Code::Zero | Code::Load | Code::Store | Code::Multiply => unsafe {
-                on_tiles(instruction, tiles)
-            },
-            // SAFETY: as above.
-            _ => unsafe { on_vectors(instruction, context) },
-        }
-    })?;
+    match instruction.code {
+        // SAFETY: as the caller promises, a thread asked for just this; it is inside one instruction at a time.
+        Code::Configure | Code::Release | Code::Zero | Code::Load | Code::Store | Code::Multiply => unsafe {
+            TILES.with(|tiles| on_tiles(instruction, &mut *tiles.get()))
+        },
+        // SAFETY: as above.
+        _ => unsafe { on_vectors(instruction, context) },
+    }?;
     context.go_on(instruction.length);
     Some(())
 }
@@ -111,7 +107,7 @@ unsafe fn on_tiles(instruction: &Instruction, tiles: &mut Tiles) -> Option<()> {
         tiles.configured = false;
         return Some(());
     }
-    if !tiles.configured || to > 7 {
+    if !tiles.configured {
         return None;
     }
     let (rows, bytes) = (tiles.rows[to], tiles.bytes[to]);

@@ -86,6 +86,7 @@ impl Shared {
         self.gate.0.fetch_and(!OPEN, Ordering::Relaxed);
     }
 
+    /// A worker that was counted in is not any more.
     fn leave(&self) {
         self.gate.0.fetch_sub(1, Ordering::Release);
     }
@@ -119,16 +120,17 @@ impl Pool {
     /// # Errors
     /// The system's, when a thread can't be started.
     pub fn new(threads: usize) -> std::io::Result<Self> {
+        let threads = threads.max(1);
         let shared = Arc::new(Shared {
             job: UnsafeCell::new(None),
             gate: Line(AtomicUsize::new(0)),
-            next: (0..threads.max(1)).map(|_| Line(AtomicUsize::new(0))).collect(),
+            next: (0..threads).map(|_| Line(AtomicUsize::new(0))).collect(),
             asleep: AtomicBool::new(false),
             sleep: Mutex::new(()),
             wake: Condvar::new(),
         });
-        let mut pool = Self { shared, workers: Vec::with_capacity(threads.max(1) - 1), one_caller: PhantomData };
-        for worker in 1..threads.max(1) {
+        let mut pool = Self { shared, workers: Vec::with_capacity(threads - 1), one_caller: PhantomData };
+        for worker in 1..threads {
             let shared = Arc::clone(&pool.shared);
             // Counted in until it runs: what a thread allocates as it starts is allocated before the first job.
             shared.gate.0.fetch_add(1, Ordering::Relaxed);
