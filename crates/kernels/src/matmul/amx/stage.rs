@@ -231,25 +231,25 @@ impl Stage {
     }
 }
 
-/// Cache lines that are asked for beside the steps of a sum, a few at each, so that there is room for the tiles that are on their way.
+/// Cache lines that are asked for beside the steps of a sum, as many at each until all are, so that there is room for the tiles that are on their way. (A number that
+/// changes from step to step is guessed wrongly by the processor.)
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
+    /// The next line, and where its row ends.
     at: *const u8,
-    /// Bytes of a row, how many of them were asked for, what may be before them in their first line, and how far apart rows are.
+    end: *const u8,
+    /// Bytes of a row up to there, and from there to the next one.
     bytes: usize,
-    asked: usize,
-    before: usize,
     apart: usize,
-    /// Lines in all, steps, and the share of the lines that is due, in such shares.
-    lines: usize,
-    steps: usize,
-    due: usize,
+    /// Lines that are left, and how many at a time.
+    left: usize,
+    each: usize,
 }
 
 impl Ahead {
     /// Nothing.
     pub const NONE: Self =
-        Self { at: std::ptr::null(), bytes: 1, asked: 0, before: 0, apart: 0, lines: 0, steps: 1, due: 0 };
+        Self { at: std::ptr::null(), end: std::ptr::null(), bytes: 0, apart: 0, left: 0, each: 0 };
 
     /// Asks for rows of `bytes` that lie `apart` from `at` on, as many of `rows` as there is room for beside `steps`.
     pub fn new<T>(at: *const T, rows: usize, bytes: usize, apart: usize, steps: usize) -> Self {
@@ -258,9 +258,10 @@ impl Ahead {
         }
         let (rows, bytes) = if bytes == apart { (1, rows * bytes) } else { (rows, bytes) };
         let aligned = at.addr().is_multiple_of(64) && (rows == 1 || apart.is_multiple_of(64));
-        let before = if aligned { 0 } else { 63 };
-        let lines = rows * (bytes + before).div_ceil(64);
-        Self { at: at.cast(), bytes, asked: 0, before, apart, lines: lines.min(MOST_LINES * steps), steps, due: 0 }
+        let lines = (bytes + if aligned { 0 } else { 63 }).div_ceil(64);
+        let (at, bytes) = (at.cast::<u8>(), 64 * lines);
+        let each = (rows * lines).div_ceil(steps).min(MOST_LINES);
+        Self { at, end: at.wrapping_add(bytes), bytes, apart: apart.wrapping_sub(bytes), left: rows * lines, each }
     }
 }
 
@@ -268,16 +269,15 @@ impl<const N: usize> Beside for [Ahead; N] {
     #[inline(always)]
     fn part(&mut self) {
         for ahead in self {
-            ahead.due += ahead.lines;
-            while ahead.due >= ahead.steps {
-                ahead.due -= ahead.steps;
-                let at = ahead.at.wrapping_add(ahead.asked.min(ahead.bytes - 1));
+            for _ in 0..ahead.each.min(ahead.left) {
                 // SAFETY: a hint; it faults at no address.
-                unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
-                ahead.asked += 64;
-                if ahead.asked >= ahead.bytes + ahead.before {
-                    (ahead.asked, ahead.at) = (0, ahead.at.wrapping_add(ahead.apart));
+                unsafe { _mm_prefetch::<_MM_HINT_T1>(ahead.at.cast()) };
+                ahead.at = ahead.at.wrapping_add(64);
+                if ahead.at == ahead.end {
+                    ahead.at = ahead.at.wrapping_add(ahead.apart);
+                    ahead.end = ahead.at.wrapping_add(ahead.bytes);
                 }
+                ahead.left -= 1;
             }
         }
     }
