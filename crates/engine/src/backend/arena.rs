@@ -27,6 +27,9 @@ impl Arena {
             |source: std::io::Error| Error::System(format!("the system refused {len} floats for the arena: {source}"));
         let bytes = len.checked_mul(4).ok_or_else(|| refused(std::io::ErrorKind::OutOfMemory.into()))?;
         let mut map = MmapMut::map_anon(bytes.max(4)).map_err(refused)?;
+        // Far fewer pages to look up, and no more of them than the plan counts: only those that lie wholly inside are large.
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(memmap2::Advice::HugePage);
         // All memory is taken now: what the plan promises is there before the first step, and nothing grows when a longer batch comes.
         for byte in map.iter_mut().step_by(PAGE) {
             *byte = 0;
