@@ -248,8 +248,7 @@ pub(super) struct Ahead {
 
 impl Ahead {
     /// Nothing.
-    pub const NONE: Self =
-        Self { at: std::ptr::null(), end: std::ptr::null(), bytes: 0, apart: 0, left: 0, each: 0 };
+    pub const NONE: Self = Self { at: std::ptr::null(), end: std::ptr::null(), bytes: 0, apart: 0, left: 0, each: 0 };
 
     /// Asks for rows of `bytes` that lie `apart` from `at` on, as many of `rows` as there is room for beside `steps`.
     pub fn new<T>(at: *const T, rows: usize, bytes: usize, apart: usize, steps: usize) -> Self {
