@@ -56,8 +56,9 @@ impl<N: Nibbles> Run for N {
     unsafe fn two(groups: [&[u8]; 2], at: usize, numbers: &Numbers, number: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
         unsafe {
-            let values = |row: usize| N::values(groups[row], at, of_row(numbers, number + row));
-            let table = round(values(0), values(1));
+            // (No closure: where the compiler does not inline one, it has none of these instructions.)
+            let first = N::values(groups[0], at, of_row(numbers, number));
+            let table = round(first, N::values(groups[1], at, of_row(numbers, number + 1)));
             let (low, sixteen) = (_mm512_set1_epi16(15), _mm512_set1_epi16(16));
             let first = _mm512_and_si512(N::words(groups[0], at), low);
             let second = _mm512_ternarylogic_epi32::<0xea>(N::words(groups[1], at), low, sixteen);
