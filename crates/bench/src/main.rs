@@ -8,9 +8,11 @@ mod metadata;
 mod pauses;
 mod peers;
 mod process;
+mod products;
 mod ratios;
 mod stepper;
 mod steps;
+mod talk;
 mod tokenizer;
 mod trade;
 mod weights;
@@ -68,6 +70,8 @@ enum Command {
     Trade(trade::Options),
     /// Run steps of ours and of PyTorch + PEFT in turn, and print what each took.
     Peers(peers::Options),
+    /// Time products with linears of real models by how weights are stored, beside PyTorch's of ready floats.
+    Products(products::Options),
     /// Time a step by kind of instruction, and estimate how much of it is dequantisation.
     Breakdown(breakdown::Options),
     /// Set an exact step beside two forward passes, longer records beside shorter ones, and two threads beside one.
@@ -90,6 +94,7 @@ fn main() -> ExitCode {
         Command::Memory(options) => memory::run(&options),
         Command::Trade(options) => trade::run(&options),
         Command::Peers(options) => peers::run(&options),
+        Command::Products(options) => products::run(&options),
         Command::Breakdown(options) => breakdown::run(&options),
         Command::Ratios(options) => ratios::run(&options),
         Command::Pauses(options) => pauses::run(&options),

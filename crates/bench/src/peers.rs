@@ -75,6 +75,9 @@ pub struct Options {
     /// Write every figure as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// How our base is stored; rows that are no whole number of its blocks as q4_0.
+    #[arg(long = "type", value_enum, default_value_t = WeightType::Q4_0)]
+    ty: WeightType,
     /// What PyTorch computes in. On a processor without instructions for bf16 it is faster in f32.
     #[arg(long, value_enum, default_value_t = Precision::Bf16)]
     pytorch_precision: Precision,
@@ -101,14 +104,16 @@ impl Options {
         Ok(threads)
     }
 
-    fn python(&self) -> PathBuf {
-        self.python.clone().unwrap_or_else(|| std::env::var_os("POCKETUNE_PYTHON").unwrap_or("python3".into()).into())
-    }
-
     fn models(&self) -> PathBuf {
         let named = || std::env::var_os("POCKETUNE_BENCH_MODELS").map(PathBuf::from);
         self.models.clone().or_else(named).unwrap_or("target/bench".into())
     }
+}
+
+/// The Python at `path`, or the one that is meant where none is named.
+pub fn python(path: Option<&Path>) -> PathBuf {
+    let meant = || std::env::var_os("POCKETUNE_PYTHON").unwrap_or("python3".into()).into();
+    path.map_or_else(meant, Into::into)
 }
 
 /// Runs the rows and prints the table as it fills.
@@ -122,8 +127,9 @@ pub fn run(options: &Options) -> Result<()> {
         return Err(Failure::new(format!("--llama-trainer {}: no such file", trainer.display())));
     }
     say(&format!(
-        "LoRA of rank {RANK} on all seven linears, AdamW, batch 1, full-length records; ours on a 4-bit base (Q4_0), PyTorch in {}; \
+        "LoRA of rank {RANK} on all seven linears, AdamW, batch 1, full-length records; ours on a base in {}, PyTorch in {}; \
          medians of {} turns of {} steps, in turn; {}, load {} at the start\n\n{}",
+        options.ty.block_type().name(),
         options.pytorch_precision.name(),
         options.rounds,
         options.steps,
@@ -147,7 +153,7 @@ pub fn run(options: &Options) -> Result<()> {
         }
     }
     if let Some(path) = &options.json {
-        let whole = serde_json::json!({ "processor": processor(), "rank": RANK, "pytorch": options.pytorch_precision.name(), "rows": all });
+        let whole = serde_json::json!({ "processor": processor(), "rank": RANK, "type": options.ty.block_type().name(), "pytorch": options.pytorch_precision.name(), "rows": all });
         store::write_file(path, format!("{whole:#}\n").as_bytes())?;
     }
     match faults.len() {
@@ -163,10 +169,10 @@ fn compare(
     threads: usize,
 ) -> Result<Vec<(&'static str, std::result::Result<Measured, String>)>> {
     let folder = options.models();
-    let model = folder.join(format!("{}-q4_0.gguf", row.shape));
+    let model = folder.join(format!("{}-{}.gguf", row.shape, options.ty.block_type().name()));
     if !model.exists() {
         note(&format!("writing {}", model.display()));
-        write_model::write(&shape(&row.shape)?, &row.shape, WeightType::Q4_0, &model)?;
+        write_model::write(&shape(&row.shape)?, &row.shape, options.ty, &model)?;
     }
     let scratch = tempfile::tempdir().map_err(|error| Failure::io(std::env::temp_dir(), error))?;
     let mut runs = Vec::new();
@@ -207,7 +213,8 @@ struct Contest {
 impl Contest {
     fn turn(&mut self, steps: usize, counts: bool) {
         let Ok(program) = &mut self.state else { return };
-        match program.turn(steps) {
+        // Products after the steps, so that these find the machine as the others' do.
+        match program.turn(steps).and_then(|turn| program.look_at_products().map(|()| turn)) {
             Ok(turn) if counts => self.turns.push(turn),
             Ok(_) => {}
             Err(error) => self.state = Err(error),
@@ -216,8 +223,7 @@ impl Contest {
 
     fn finish(self) -> (&'static str, std::result::Result<Measured, String>) {
         let measured = self.state.and_then(|program| {
-            let mfu_seconds = program.ready.mfu_seconds;
-            Ok(Measured { turns: self.turns, peak: program.peak()?, mfu_seconds })
+            Ok(Measured { turns: self.turns, peak: program.peak()?, mfu_seconds: program.mfu_seconds() })
         });
         (self.name, measured.map_err(|error| error.to_string()))
     }
@@ -251,7 +257,7 @@ fn command(options: &Options, row: &Row, threads: usize, name: &str, model: &Pat
             command
         }
         _ => {
-            let mut command = Command::new(options.python());
+            let mut command = Command::new(python(options.python.as_deref()));
             command.arg(PEER).arg("--config").arg(rows::numbers(&shape(&row.shape)?)?.to_string());
             command.args(["--precision", options.pytorch_precision.name()]);
             if name == CHECKPOINTING {

@@ -1,5 +1,6 @@
 //! `pocketune-bench steps`: ours as `bench/peers` measures it. It sets a model up, says so in a line of JSON, and answers each line it
-//! reads, a number of steps, with the last loss. It times nothing: whoever asks measures from outside, ours and others alike.
+//! reads: a number of steps with the last loss, `alone` with what its largest product reaches by itself. It times no step: whoever asks
+//! measures from outside, ours and others alike.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use crate::failure::{Failure, Result};
 use crate::stepper::{Setup, Stepper};
 
 /// How long the largest product is run alone, in each direction.
-const ALONE: Duration = Duration::from_millis(500);
+const ALONE: Duration = Duration::from_millis(300);
 
 /// What is stepped: all of what `steps` was asked for.
 #[derive(Args)]
@@ -85,17 +86,19 @@ impl From<Checkpoint> for PolicyName {
 /// When the set-up or a step fails, or a request is no number.
 pub fn run(options: &Options) -> Result<()> {
     let mut stepper = options.stepper()?;
-    let (machine, alone) = (stepper.task.machine, stepper.alone(ALONE)?);
+    let machine = stepper.task.machine;
     answer(&json!({
         "trainable": stepper.graph.trainable(),
         "frozen": stepper.frozen(),
-        // What MFU needs: operations of a step, and operations a second of its largest product alone.
         "flops": stepper.flops(),
-        "alone": alone.rate(),
         "about": format!("pocketune {}, {} in {:?}", env!("CARGO_PKG_VERSION"), machine.isa.name(), machine.precision),
     }))?;
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|error| Failure::io("standard input", error))?;
+        if line == "alone" {
+            answer(&json!({ "alone": stepper.alone(ALONE)?.rate() }))?;
+            continue;
+        }
         let count: usize = line.trim().parse().map_err(|_| Failure::new(format!("'{line}' is no number of steps")))?;
         let mut loss = None;
         for _ in 0..count {

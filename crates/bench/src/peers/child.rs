@@ -1,16 +1,13 @@
 //! A program that runs steps on request, ours or another's, watched from outside: it says what it built in a line of JSON, then answers
 //! each number of steps with a line. Wall time is from request to answer; CPU time is what its threads took meanwhile.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
-
-use serde_json::Value;
 
 use crate::failure::{Failure, Result};
 use crate::process::{cpu_time, peak_rss};
+use crate::talk::Talk;
 
 /// What a program says that it built.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,8 +16,8 @@ pub struct Ready {
     pub trainable: u64,
     /// Numbers that are not.
     pub frozen: u64,
-    /// The share of what its products reach alone that a step of a second would be, where it says.
-    pub mfu_seconds: Option<f64>,
+    /// Operations of the products of a step, where it says.
+    pub flops: Option<f64>,
     /// What it is, in words.
     pub about: String,
 }
@@ -38,13 +35,11 @@ pub struct Turn {
 
 /// A running program.
 pub struct Program {
-    child: Child,
-    requests: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-    /// What it prints for people.
-    words: PathBuf,
+    talk: Talk,
     /// What it built.
     pub ready: Ready,
+    /// Operations a second that its largest product reached alone, at best.
+    alone: f64,
 }
 
 impl Program {
@@ -52,22 +47,16 @@ impl Program {
     ///
     /// # Errors
     /// When it can't be started or ends, with its own last line.
-    pub fn start(mut command: Command, folder: &Path, name: &str) -> Result<Self> {
-        let words = folder.join(name);
-        let log = File::create(&words).map_err(|error| Failure::io(&words, error))?;
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
-        let mut child = command.spawn().map_err(|error| Failure::io(command.get_program(), error))?;
-        let (requests, answers) = (child.stdin.take(), child.stdout.take().expect("it was asked for"));
-        let ready = Ready { trainable: 0, frozen: 0, mfu_seconds: None, about: String::new() };
-        let mut program = Self { child, requests, answers: BufReader::new(answers), words, ready };
-        let said = program.answer()?;
+    pub fn start(command: Command, folder: &Path, name: &str) -> Result<Self> {
+        let mut talk = Talk::start(command, folder, name)?;
+        let said = talk.answer()?;
         let number = |key: &str| {
             said[key].as_u64().ok_or_else(|| Failure::new(format!("a line without a number '{key}': {said}")))
         };
         let about = said["about"].as_str().unwrap_or_default().into();
-        let mfu_seconds = said["flops"].as_f64().zip(said["alone"].as_f64()).map(|(flops, alone)| flops / alone);
-        program.ready = Ready { trainable: number("trainable")?, frozen: number("frozen")?, mfu_seconds, about };
-        Ok(program)
+        let flops = said["flops"].as_f64();
+        let ready = Ready { trainable: number("trainable")?, frozen: number("frozen")?, flops, about };
+        Ok(Self { talk, ready, alone: 0.0 })
     }
 
     /// Runs `steps` steps.
@@ -75,18 +64,31 @@ impl Program {
     /// # Errors
     /// When the program ends or its loss is not finite.
     pub fn turn(&mut self, steps: usize) -> Result<Turn> {
-        let (pid, count) = (self.child.id(), steps.max(1) as f64);
+        let (pid, count) = (self.talk.id(), steps.max(1) as f64);
         let (before, start) = (cpu_time(pid)?, Instant::now());
-        let requests = self.requests.as_mut().expect("it is there until the end");
-        // A program that has ended says why; a broken pipe does not.
-        let asked = writeln!(requests, "{steps}").and_then(|()| requests.flush());
-        let said = self.answer()?;
+        let said = self.talk.ask(&steps.to_string())?;
         let wall = start.elapsed().as_secs_f64() / count;
-        asked.map_err(|error| Failure::io(&self.words, error))?;
         let cpu = cpu_time(pid)?.saturating_sub(before).as_secs_f64() / count;
         let loss = said["loss"].as_f64().filter(|loss| loss.is_finite());
         let loss = loss.ok_or_else(|| Failure::new(format!("a loss that is not finite: {said}")))?;
         Ok(Turn { cpu, wall, loss })
+    }
+
+    /// Has it run its largest product by itself, where it counts operations. What counts is the best of all times: a moment in which
+    /// something else disturbs the machine must not make steps look better.
+    ///
+    /// # Errors
+    /// When the program ends.
+    pub fn look_at_products(&mut self) -> Result<()> {
+        if self.ready.flops.is_some() {
+            self.alone = self.talk.ask("alone")?["alone"].as_f64().unwrap_or(0.0).max(self.alone);
+        }
+        Ok(())
+    }
+
+    /// The share of what its products reach alone that a step of a second would be, where it counts operations.
+    pub fn mfu_seconds(&self) -> Option<f64> {
+        self.ready.flops.filter(|_| self.alone > 0.0).map(|flops| flops / self.alone)
     }
 
     /// The most memory that it held so far, in bytes.
@@ -94,28 +96,7 @@ impl Program {
     /// # Errors
     /// When it has ended.
     pub fn peak(&self) -> Result<u64> {
-        peak_rss(self.child.id())
-    }
-
-    fn answer(&mut self) -> Result<Value> {
-        let mut line = String::new();
-        let read = self.answers.read_line(&mut line).map_err(|error| Failure::io(&self.words, error))?;
-        if read == 0 {
-            let ended = self.child.wait().map_err(|error| Failure::io(&self.words, error))?;
-            let said = std::fs::read_to_string(&self.words).unwrap_or_default();
-            let last = said.lines().rfind(|line| !line.trim().is_empty());
-            return Err(Failure::new(format!("it ended ({ended}): {}", last.unwrap_or("without a word"))));
-        }
-        serde_json::from_str(&line).map_err(|_| Failure::new(format!("a line that is not understood: {}", line.trim())))
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // The end of its requests ends it; one that does not see it is ended here.
-        drop(self.requests.take());
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        peak_rss(self.talk.id())
     }
 }
 
@@ -143,6 +124,19 @@ mod tests {
         assert!(turn.cpu < turn.wall, "{turn:?}");
         assert_eq!(turn.loss, 1.5);
         assert!(program.peak().unwrap() > 0);
+    }
+
+    #[test]
+    fn the_best_rate_of_products_alone_counts_and_programs_that_count_nothing_are_not_asked() {
+        let text = r#"echo '{"trainable": 7, "frozen": 9, "flops": 30.0}'
+            for rate in 5 15 10; do read asked; echo "{\"alone\": $rate}"; done"#;
+        let (_folder, mut program) = script(text).unwrap();
+        assert_eq!(program.mfu_seconds(), None);
+        (0..3).for_each(|_| program.look_at_products().unwrap());
+        assert_eq!(program.mfu_seconds(), Some(2.0));
+        let (_folder, mut program) = script(READY).unwrap();
+        program.look_at_products().unwrap();
+        assert_eq!(program.mfu_seconds(), None);
     }
 
     #[test]
