@@ -121,7 +121,7 @@ pub struct CompareArgs {
 
 #[derive(Args)]
 pub struct RunArgs {
-    /// What matrix inputs are rounded to; auto takes bf16 where the processor multiplies it.
+    /// What matrix inputs are rounded to; auto takes what the processor multiplies fastest.
     #[arg(long, value_enum, default_value_t = PrecisionArg::Auto)]
     pub precision: PrecisionArg,
     /// Threads [default: the big cores that the process may use, within its quota].
@@ -137,7 +137,7 @@ pub struct RunArgs {
 
 #[derive(Args)]
 pub struct BenchArgs {
-    /// What matrix inputs are rounded to; auto takes bf16 where the processor multiplies it.
+    /// What matrix inputs are rounded to; auto takes what the processor multiplies fastest.
     #[arg(long, value_enum, default_value_t = PrecisionArg::Auto)]
     pub precision: PrecisionArg,
     /// Threads [default: as many as the process may use].
@@ -200,6 +200,7 @@ pub enum PrecisionArg {
     Auto,
     F32,
     Bf16,
+    Int16,
 }
 
 impl RunArgs {
@@ -230,6 +231,7 @@ impl PrecisionArg {
             PrecisionArg::Auto => PrecisionChoice::Auto,
             PrecisionArg::F32 => PrecisionChoice::F32,
             PrecisionArg::Bf16 => PrecisionChoice::Bf16,
+            PrecisionArg::Int16 => PrecisionChoice::Int16,
         }
     }
 }

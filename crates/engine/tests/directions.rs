@@ -32,7 +32,7 @@ fn losses(case: &mut Case, aim: Aim, passes: &[&[usize]]) -> Vec<u64> {
 #[test]
 fn losses_do_not_depend_on_what_else_is_in_a_pass_nor_on_pieces_or_threads() {
     for name in ["llama.gguf", "gemma3_text", "opt", "roberta", "roberta_classes"] {
-        for (precision, law) in [(Precision::F32, LAWS[0]), (Precision::Bf16, LAWS[1]), (Precision::F32, LAWS[2])] {
+        for (precision, law) in Precision::ALL.into_iter().zip(LAWS) {
             let aim = Aim { law, ..AIM };
             let plain = policy_of(PolicyName::None, 64);
             let whole = losses(&mut case(name, precision, plain, 1), aim, &[&[0, 1, 2]]);

@@ -84,13 +84,13 @@ proptest! {
         threads in prop_oneof![Just(1_usize), Just(2), Just(4)],
         first in 0_usize..30,
         second in 2_usize..30,
-        bf16: bool,
+        precision in proptest::sample::select(Precision::ALL.to_vec()),
     ) {
         let golden = open(case);
         // In bf16 on tiles the sum over tokens in an adapter's gradient goes by 32 of them: pieces are multiples of that.
-        let rows = if bf16 { policy.rows.checked_next_multiple_of(32).unwrap_or(usize::MAX) } else { policy.rows };
+        let tiles = precision == Precision::Bf16;
+        let rows = if tiles { policy.rows.checked_next_multiple_of(32).unwrap_or(usize::MAX) } else { policy.rows };
         let policy = Policy { rows, ..policy };
-        let precision = if bf16 { Precision::Bf16 } else { Precision::F32 };
         let isa = Isa::detect().unwrap();
         let run = |policy, threads| {
             let mut case = golden.case_with(isa, precision, Some([first, second]), true, Mode::Accumulate, policy, threads);
@@ -131,18 +131,21 @@ proptest! {
 }
 
 #[test]
-fn gradients_in_f32_do_not_depend_on_the_instruction_set() {
-    for (at, case) in CASES.into_iter().enumerate() {
+fn gradients_in_f32_and_in_integers_do_not_depend_on_the_instruction_set() {
+    let precisions = Precision::ALL.into_iter().filter(|precision| precision.same_everywhere());
+    for ((at, case), precision) in
+        precisions.flat_map(|precision| CASES.into_iter().enumerate().map(move |case| (case, precision)))
+    {
         let golden = open(at);
         let policy = policy_of(PolicyName::Block, 16);
         let run = |isa| {
-            let mut case = golden.case_on(isa, true, Mode::Accumulate, policy, 2);
+            let mut case = golden.case_with(isa, precision, None, true, Mode::Accumulate, policy, 2);
             case.loss(None);
             bits(case.gradients())
         };
         let scalar = run(Isa::Scalar);
         for isa in Isa::ALL.iter().copied().filter(|isa| isa.available()) {
-            assert_eq!(scalar, run(isa), "{case} on {}", isa.name());
+            assert_eq!(scalar, run(isa), "{case} on {} in {}", isa.name(), precision.name());
         }
     }
 }

@@ -68,7 +68,7 @@ fn bits_depend_on_no_policy_and_no_number_of_threads() {
         (Policy { every: [2, 1], stream: true, ..policy_of(PolicyName::Block, 32) }, 1),
     ];
     for name in FAMILIES {
-        for (rule, precision) in rules().into_iter().zip([Precision::F32, Precision::Bf16, Precision::F32].repeat(3)) {
+        for (rule, precision) in rules().into_iter().zip(Precision::ALL.repeat(3)) {
             let whole = trained(name, rule, precision, plain, 1);
             for (policy, threads) in others {
                 assert!(whole == trained(name, rule, precision, policy, threads), "{name} {rule:?} {policy:?}");

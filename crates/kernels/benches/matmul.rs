@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use pocketune_kernels::matmul::{self, Ctx, Precision, Shape, Start, Weight};
+use pocketune_kernels::matmul::{self, Ctx, Shape, Start, Weight};
 use pocketune_kernels::{BlockType, Isa, Pool};
 
 const N: usize = 256;
@@ -49,7 +49,7 @@ fn check(op: Op, ctx: &mut Ctx, w: Weight, x: &[f32], y: &mut [f32]) {
     let mut scalar = Ctx { pool: ctx.pool, isa: Isa::Scalar, precision: ctx.precision, scratch: &mut [] };
     run(op, &mut scalar, w, x, 5, &mut expected);
     run(op, ctx, w, x, 5, y);
-    let exact = ctx.precision == Precision::F32;
+    let exact = ctx.precision.same_everywhere();
     for (y, e) in y.iter().zip(&expected) {
         let fits = if exact { y.to_bits() == e.to_bits() } else { (y - e).abs() <= 1e-5 * k as f32 };
         assert!(fits, "{} gives {y} for {e}", ctx.isa.name());
@@ -59,7 +59,7 @@ fn check(op: Op, ctx: &mut Ctx, w: Weight, x: &[f32], y: &mut [f32]) {
 fn products(criterion: &mut Criterion) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     for isa in Isa::ALL.iter().copied().filter(|&isa| isa != Isa::Scalar && isa.available()) {
-        let precision = if isa.multiplies_bf16() { Precision::Bf16 } else { Precision::F32 };
+        let precision = isa.precision();
         for threads in if cores > 1 { vec![1, cores] } else { vec![1] } {
             let pool = Pool::new(threads).expect("threads start");
             let mut group = criterion.benchmark_group(format!("{} x{threads}", isa.name()));

@@ -326,9 +326,9 @@ fn in_floats(isa: Isa, task: Task, read: Read, sweep: Sweep, work: &mut [f32]) {
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Amx => avx512(task, read, sweep, work),
+            Isa::Avx512 | Isa::Avx512Vnni | Isa::Amx => avx512(task, read, sweep, work),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2(task, read, sweep, work),
+            Isa::Avx2 | Isa::Avx2Vnni => avx2(task, read, sweep, work),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon | Isa::NeonBf16 => float_body::<F32x4, 4, 4>(task, read, sweep, work),
             _ => float_body::<Plain, 4, 1>(task, read, sweep, work),

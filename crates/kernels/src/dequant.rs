@@ -3,6 +3,9 @@
 //! It gives the bits of [`crate::blocks::dequantize`], the reference, which the tests hold it to, and which runs where nothing
 //! faster is written. It does not know what the elements are for.
 
+mod bounds;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod integers;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod layouts;
 #[cfg(target_arch = "aarch64")]
@@ -20,8 +23,13 @@ use x86 as arch;
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::round;
 
+pub(crate) use bounds::{MOST_RUNS, RUN};
+
+use std::ops::Range;
+
 use crate::blocks::Packed;
 use crate::math::fold;
+use crate::matmul::int16::{Extent, squares};
 use crate::{BlockType, Isa};
 
 /// Where elements come from.
@@ -31,6 +39,52 @@ pub enum Source<'a> {
     Blocks(BlockType, &'a [u8]),
     /// Elements of a packed matrix, from this one on.
     Packed(&'a Packed<&'a [u8]>, usize),
+}
+
+/// Rows of a matrix, or as many elements of each.
+#[derive(Clone, Copy)]
+pub(crate) struct Strip<'a> {
+    /// From the first row's first element to the last one's last, at least.
+    pub first: Source<'a>,
+    /// From a row to the next: bytes of blocks, elements of a packed matrix.
+    pub apart: usize,
+    /// How many rows.
+    pub rows: usize,
+    /// Elements of each, whole blocks.
+    pub len: usize,
+}
+
+impl<'a> Strip<'a> {
+    /// Some of the rows.
+    fn rows(self, rows: Range<usize>) -> Self {
+        let (first, last) = (self.row(rows.start), rows.len().saturating_sub(1));
+        let first = match (self.first, first) {
+            (Source::Blocks(ty, src), Source::Blocks(_, row)) => {
+                Source::Blocks(ty, &src[rows.start * self.apart..][..last * self.apart + row.len()])
+            }
+            (_, first) => first,
+        };
+        Self { first, rows: rows.len(), ..self }
+    }
+
+    #[inline(always)]
+    fn row(&self, at: usize) -> Source<'a> {
+        match self.first {
+            Source::Blocks(ty, src) => {
+                let bytes = self.len / ty.block_len() * ty.block_bytes();
+                Source::Blocks(ty, &src[at * self.apart..][..bytes])
+            }
+            Source::Packed(packed, first) => Source::Packed(packed, first + at * self.apart),
+        }
+    }
+
+    fn check(&self) {
+        // Every access to a packed matrix is checked where it happens.
+        if let Source::Blocks(ty, src) = self.first {
+            let bytes = ty.row_bytes(self.len).map(|row| self.rows.saturating_sub(1) * self.apart + row);
+            assert_eq!(Some(src.len()), bytes, "{} elements of {} need another number of bytes", self.len, ty.name());
+        }
+    }
 }
 
 /// Writes the elements of the blocks in `src` to `dst`, with the bits of [`crate::blocks::dequantize`].
@@ -46,21 +100,171 @@ pub fn dequantize_row(isa: Isa, ty: BlockType, src: &[u8], dst: &mut [f32]) {
 /// # Panics
 /// When blocks are not exactly as many elements, or a packed matrix has fewer.
 pub fn dequantize(isa: Isa, src: Source, dst: &mut [f32]) {
-    src.check(dst.len());
+    let len = dst.len();
+    dequantize_rows(isa, Strip { first: src, apart: 0, rows: 1, len }, dst, len);
+}
+
+/// Writes the rows of `src` to `dst`, `apart` from one to the next, with the bits of [`dequantize`]. What lies between is left as it is.
+///
+/// # Panics
+/// When `src` has not so many blocks, or `dst` no room for them.
+pub(crate) fn dequantize_rows(isa: Isa, src: Strip, dst: &mut [f32], apart: usize) {
+    src.check();
+    assert!(src.rows > 0 && (src.rows - 1) * apart + src.len <= dst.len(), "room for {} rows", src.rows);
     match isa {
-        _ if let Source::Blocks(BlockType::F32, src) = src => bytemuck::cast_slice_mut(dst).copy_from_slice(src),
+        _ if let Source::Blocks(BlockType::F32, _) = src.first => {
+            for at in 0..src.rows {
+                let Source::Blocks(_, row) = src.row(at) else { unreachable!("all rows are of one kind") };
+                bytemuck::cast_slice_mut(&mut dst[at * apart..][..src.len]).copy_from_slice(row);
+            }
+        }
         // SAFETY: an `Isa` above `Scalar` is only made where the processor has its features.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Amx => unsafe { x86::avx512(src, dst) },
+        Isa::Avx512 | Isa::Avx512Vnni | Isa::Amx => unsafe { x86::avx512(src, dst, apart) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { x86::avx2(src, dst) },
+        Isa::Avx2 | Isa::Avx2Vnni => unsafe { x86::avx2(src, dst, apart) },
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonBf16 => neon::f32(src, dst),
-        _ => match src {
-            Source::Blocks(ty, src) => crate::blocks::dequantize(ty, src, dst),
-            Source::Packed(packed, at) => packed.read(at, dst),
+        Isa::Neon | Isa::NeonBf16 => neon::f32(src, dst, apart),
+        _ => {
+            for at in 0..src.rows {
+                let dst = &mut dst[at * apart..][..src.len];
+                match src.row(at) {
+                    Source::Blocks(ty, row) => crate::blocks::dequantize(ty, row, dst),
+                    Source::Packed(packed, at) => packed.read(at, dst),
+                }
+            }
+        }
+    }
+}
+
+/// How large each row of `src` is: by what its blocks say, where they do, and else by its elements, in the lanes of [`dots`].
+///
+/// # Panics
+/// When `src` has another number of rows than `to` has places, or too few elements.
+pub(crate) fn extents(isa: Isa, src: Strip, to: &mut [Extent]) {
+    src.check();
+    assert_eq!(src.rows, to.len(), "room for extents of rows");
+    if let Some(ty) = bounds::bounded(src.first) {
+        assert!(src.len <= RUN * MOST_RUNS, "rows of {} in runs", src.len);
+        return match isa {
+            // SAFETY: an `Isa` above `Scalar` is only made where the processor has its features.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Vnni | Isa::Amx | Isa::Avx2 | Isa::Avx2Vnni => unsafe {
+                x86::bounds_of_rows(ty, src, to);
+            },
+            // SAFETY: any processor has these instructions.
+            _ => unsafe { bounds::rows::<bounds::Plain>(ty, src, to) },
+        };
+    }
+    let mut squares = [0.0; 16];
+    for (first, to) in (0..).step_by(squares.len()).zip(to.chunks_mut(squares.len())) {
+        let squares = &mut squares[..to.len()];
+        squares_of(isa, src.rows(first..first + to.len()), squares);
+        to.iter_mut().zip(squares).for_each(|(to, squares)| *to = Extent::measured(*squares));
+    }
+}
+
+/// The sum of squares of each row.
+fn squares_of(isa: Isa, src: Strip, to: &mut [f32]) {
+    match isa {
+        // SAFETY: an `Isa` above `Scalar` is only made where the processor has its features.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx512Vnni | Isa::Amx => unsafe { x86::squares_avx512(src, to) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::Avx2Vnni => unsafe { x86::squares_avx2(src, to) },
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonBf16 => neon::squares(src, to),
+        _ => {
+            for (at, to) in to.iter_mut().enumerate() {
+                let mut row = [0.0; RUN * MOST_RUNS];
+                dequantize(isa, src.row(at), &mut row[..src.len]);
+                *to = squares(&row[..src.len]);
+            }
+        }
+    }
+}
+
+/// Whether the blocks of `src` say how large their elements can be.
+pub(crate) fn bounded(src: &Strip) -> bool {
+    bounds::bounded(src.first).is_some()
+}
+
+/// Adds to how large columns are what the blocks of each row say, in ascending order, for each [`RUN`] of columns.
+///
+/// # Panics
+/// When `to` has not as many places as rows have runs, 8 at most, blocks say nothing, or there are too few elements.
+pub(crate) fn add_bounds(isa: Isa, src: Strip, to: &mut [Extent]) {
+    src.check();
+    assert!(src.len == RUN * to.len() && to.len() <= MOST_RUNS, "room for extents of columns");
+    let ty = bounds::bounded(src.first).expect("blocks that bound their elements");
+    match isa {
+        // SAFETY: as in `squares_of`.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx512Vnni | Isa::Amx | Isa::Avx2 | Isa::Avx2Vnni => unsafe {
+            x86::bounds_of_columns(ty, src, to);
         },
+        // SAFETY: any processor has these instructions.
+        _ => unsafe { bounds::add_columns::<bounds::Plain>(ty, src, to) },
+    }
+}
+
+/// Adds the squares of each column of `src` to its place: one chain over ascending rows. As for [`to_integers`], there is no scalar one.
+///
+/// # Panics
+/// When `to` has another length than the rows, or `src` too few elements.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) fn add_squares(isa: Isa, src: Strip, to: &mut [f32]) {
+    src.check();
+    assert_eq!(src.len, to.len(), "room for sums of columns");
+    match isa {
+        // SAFETY: as in `squares_of`.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx512Vnni | Isa::Amx => unsafe { x86::add_squares_avx512(src, to) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::Avx2Vnni => unsafe { x86::add_squares_avx2(src, to) },
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonBf16 => neon::add_squares(src, to),
+        _ => unreachable!("{} has no vectors", isa.name()),
+    }
+}
+
+/// What elements are multiplied with to become integers.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[derive(Clone, Copy)]
+pub(crate) enum Inverses<'a> {
+    /// By row.
+    OfRows(&'a [f32]),
+    /// By [`RUN`] of columns.
+    OfRuns(&'a [f32]),
+}
+
+/// Writes the rows of `src` as [integers](crate::matmul::int16), `apart` from one to the next.
+///
+/// # Panics
+/// When there are not as many inverses as rows, or runs of blocks, no room for all, or too few elements.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) fn to_integers(isa: Isa, src: Strip, inverses: Inverses, to: &mut [i16], apart: usize) {
+    src.check();
+    match inverses {
+        Inverses::OfRows(inverses) => assert_eq!(src.rows, inverses.len(), "an inverse for each row"),
+        Inverses::OfRuns(inverses) => {
+            assert!(src.len == RUN * inverses.len() && bounded(&src), "an inverse for each run")
+        }
+    }
+    assert!(src.rows > 0 && (src.rows - 1) * apart + src.len <= to.len(), "room for {} rows", src.rows);
+    match isa {
+        // SAFETY: as in `squares_of`.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx512Vnni | Isa::Amx => unsafe { x86::integers_avx512(src, inverses, to, apart) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::Avx2Vnni => unsafe { x86::integers_avx2(src, inverses, to, apart) },
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonBf16 => neon::integers(src, inverses, to, apart),
+        _ => unreachable!("{} has no vectors", isa.name()),
     }
 }
 
@@ -77,10 +281,10 @@ pub(crate) fn dots(isa: Isa, src: Source, x: &[f32], out: &mut [f32]) {
     match isa {
         // SAFETY: an `Isa` above `Scalar` is only made where the processor has its features.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Amx => unsafe { x86::dots_avx512(src, x, out) },
+        Isa::Avx512 | Isa::Avx512Vnni | Isa::Amx => unsafe { x86::dots_avx512(src, x, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { x86::dots_avx2(src, x, out) },
+        Isa::Avx2 | Isa::Avx2Vnni => unsafe { x86::dots_avx2(src, x, out) },
         #[cfg(target_arch = "aarch64")]
         Isa::Neon | Isa::NeonBf16 => neon::dots(src, x, out),
         _ => plain_dots(src, x, out),

@@ -1,5 +1,5 @@
-//! AMX with what goes with it (AVX-512's BF16 and VBMI) on processors that have AVX-512 alone, so that tests can run everywhere what is written for it.
-//! Only in debug builds, and only where `POCKETUNE_EMULATE=amx` asks for it.
+//! AMX with what goes with it (AVX-512's BF16 and VBMI), or `VPDPWSSD` (VNNI), on processors that have AVX-512 alone, so that tests can run everywhere what is
+//! written for them. Only in debug builds, and only where `POCKETUNE_EMULATE=amx` or `vnni` asks for it.
 //!
 //! The processor refuses an instruction that it does not know, and the system tells the thread by a signal. The handler reads the instruction, does it on the
 //! registers that the system keeps of the thread, and lets the thread go on behind it. Anything that it does not know itself ends the process, as it would
@@ -16,10 +16,11 @@ use half::bf16;
 use context::Context;
 use decode::{Code, Instruction, Place};
 
-/// Whether AMX is emulated in this process: asked for, and possible.
-pub(crate) fn amx() -> bool {
-    static EMULATED: OnceLock<bool> = OnceLock::new();
-    *EMULATED.get_or_init(|| std::env::var("POCKETUNE_EMULATE").is_ok_and(|what| what == "amx") && handle())
+/// Whether `what`, `amx` or `vnni`, is emulated in this process: asked for, and possible.
+pub(crate) fn is(what: &str) -> bool {
+    static EMULATED: OnceLock<Option<String>> = OnceLock::new();
+    let asked = || std::env::var("POCKETUNE_EMULATE").ok().filter(|_| handle());
+    EMULATED.get_or_init(asked).as_deref() == Some(what)
 }
 
 /// Has the handler called for instructions that the processor does not know.
@@ -207,6 +208,17 @@ unsafe fn on_vectors(instruction: &Instruction, context: &mut Context) -> Option
             }
             1
         }
+        Code::AddPairs => {
+            let pairs =
+                |bytes: &[u8; 4]| [[bytes[0], bytes[1]], [bytes[2], bytes[3]]].map(i16::from_le_bytes).map(i32::from);
+            let sums = result[..bytes].as_chunks_mut::<4>().0.iter_mut().zip(to.as_chunks().0);
+            for ((result, sum), (a, b)) in sums.zip(other.as_chunks().0.iter().zip(from.as_chunks().0)) {
+                let ([a0, a1], [b0, b1]) = (pairs(a), pairs(b));
+                // Both products of -32,768 with itself at once are more than 31 bits hold.
+                *result = i32::from_le_bytes(*sum).wrapping_add((a0 * b0).wrapping_add(a1 * b1)).to_le_bytes();
+            }
+            4
+        }
         _ => return None,
     };
     if instruction.mask != 0 {
@@ -352,6 +364,32 @@ mod tests {
         }
     }
 
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+    fn sums_of_pairs() {
+        let (third, mut twentieth, mut from) = (bytes::<64>(7), bytes::<64>(8), bytes::<192>(9));
+        twentieth[..4].copy_from_slice(&i32::MAX.to_le_bytes());
+        from[..4].copy_from_slice(&[0, 0x80, 0, 0x80]);
+        let words = |bytes: &[u8], at: usize| {
+            let pair = bytes.as_chunks::<4>().0[at];
+            [i16::from_le_bytes([pair[0], pair[1]]), i16::from_le_bytes([pair[2], pair[3]])].map(i64::from)
+        };
+        let sum = |at: usize, other: [i64; 2]| {
+            let (sum, pair) = (i32::from_le_bytes(twentieth.as_chunks::<4>().0[at]), words(&third, at));
+            (i64::from(sum) + pair[0] * other[0] + pair[1] * other[1]) as i32
+        };
+        let numbers =
+            |bytes: [u8; 64]| bytes.as_chunks::<4>().0.iter().map(|x| i32::from_le_bytes(*x)).collect::<Vec<_>>();
+        let all = numbers(on!("vpdpwssd zmm20, zmm3, [{from} + 64]", third, twentieth, from, 0_u64));
+        assert_eq!(all, (0..16).map(|at| sum(at, words(&from[64..], at))).collect::<Vec<_>>());
+        let one =
+            numbers(on!("vpdpwssd zmm20{{k1}}, zmm3, dword ptr [{from}]{{1to16}}", third, twentieth, from, 0x0f0f_u64));
+        let kept = |at: usize| i32::from_le_bytes(twentieth.as_chunks::<4>().0[at]);
+        let expected = |at: usize| if at & 4 == 0 { sum(at, words(&from, 0)) } else { kept(at) };
+        assert_eq!(one, (0..16).map(expected).collect::<Vec<_>>());
+        let low = numbers(on!("vpdpwssd ymm20, ymm3, ymm3", third, twentieth, from, 0_u64));
+        assert_eq!(low, (0..16).map(|at| if at < 8 { sum(at, words(&third, at)) } else { 0 }).collect::<Vec<_>>());
+    }
+
     #[test]
     fn instructions_do_what_the_manual_says() {
         let there = is_x86_feature_detected!("avx512f")
@@ -366,6 +404,7 @@ mod tests {
         unsafe {
             vectors();
             roundings();
+            sums_of_pairs();
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Which instruction set the kernels use: found at run time, or forced by `POCKETUNE_ISA` (for tests and comparisons).
 
+use crate::matmul::Precision;
+
 /// An instruction set that kernels are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
@@ -7,8 +9,12 @@ pub enum Isa {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
+    /// The same with `vpdpwssd`, which multiplies pairs of 16-bit integers: AVX-VNNI, or what AVX-512 has of it for vectors of that length.
+    Avx2Vnni,
     /// x86-64 with AVX-512 F, BW, DQ and VL.
     Avx512,
+    /// The same with `vpdpwssd`.
+    Avx512Vnni,
     /// AVX-512 with BF16 and VBMI, plus AMX-BF16 tiles, for which the kernel granted tile data.
     Amx,
     /// Any 64-bit Arm.
@@ -18,9 +24,9 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// Those of this architecture, from the plainest to the most capable: each has all that the ones before it have.
+    /// Those of this architecture, from the plainest to the most capable.
     pub const ALL: &'static [Isa] = if cfg!(target_arch = "x86_64") {
-        &[Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx]
+        &[Isa::Scalar, Isa::Avx2, Isa::Avx2Vnni, Isa::Avx512, Isa::Avx512Vnni, Isa::Amx]
     } else if cfg!(target_arch = "aarch64") {
         &[Isa::Scalar, Isa::Neon, Isa::NeonBf16]
     } else {
@@ -32,52 +38,41 @@ impl Isa {
         match self {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
+            Isa::Avx2Vnni => "avx2-vnni",
             Isa::Avx512 => "avx512",
+            Isa::Avx512Vnni => "avx512-vnni",
             Isa::Amx => "amx",
             Isa::Neon => "neon",
             Isa::NeonBf16 => "neon-bf16",
         }
     }
 
-    /// Whether it multiplies matrices of bf16 faster than those of f32.
-    pub const fn multiplies_bf16(self) -> bool {
-        matches!(self, Isa::Amx | Isa::NeonBf16)
+    /// What it multiplies matrices fastest in.
+    pub const fn precision(self) -> Precision {
+        match self {
+            Isa::Amx | Isa::NeonBf16 => Precision::Bf16,
+            Isa::Avx512Vnni | Isa::Avx2Vnni => Precision::Int16,
+            Isa::Scalar | Isa::Avx2 | Isa::Avx512 | Isa::Neon => Precision::F32,
+        }
     }
 
     /// Whether this processor runs `self`.
     pub fn available(self) -> bool {
-        let place = |isa| Self::ALL.iter().position(|&other| other == isa);
-        place(self).is_some_and(|at| Some(at) <= place(Self::best()))
+        match self {
+            Isa::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::Avx2Vnni | Isa::Avx512 | Isa::Avx512Vnni | Isa::Amx => on_x86(self),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => true,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonBf16 => std::arch::is_aarch64_feature_detected!("bf16"),
+            _ => false,
+        }
     }
 
     /// The most capable instruction set of this processor.
     pub fn best() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let avx2 =
-                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
-            let avx512 = avx2
-                && is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vl");
-            let amx = is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vbmi") && amx_granted();
-            #[cfg(all(debug_assertions, target_os = "linux", target_env = "gnu"))]
-            let amx = amx || (avx512 && crate::emulated::amx());
-            if avx512 && amx {
-                return Isa::Amx;
-            }
-            if avx512 {
-                return Isa::Avx512;
-            }
-            if avx2 {
-                return Isa::Avx2;
-            }
-        }
-        #[cfg(target_arch = "aarch64")]
-        return if std::arch::is_aarch64_feature_detected!("bf16") { Isa::NeonBf16 } else { Isa::Neon };
-        #[cfg(not(target_arch = "aarch64"))]
-        Isa::Scalar
+        Self::ALL.iter().rev().copied().find(|isa| isa.available()).unwrap_or(Isa::Scalar)
     }
 
     /// The one to use: `POCKETUNE_ISA` where it is set, the best otherwise.
@@ -99,6 +94,29 @@ impl Isa {
             Some(_) => Err(format!("this processor has {} at most", Self::best().name())),
             None => Err(format!("not one of {} ({} has no other)", names(), std::env::consts::ARCH)),
         }
+    }
+}
+
+/// Whether this processor has what `isa` stands for.
+#[cfg(target_arch = "x86_64")]
+fn on_x86(isa: Isa) -> bool {
+    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+    let avx512 = avx2
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl");
+    let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+    let amx = || is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vbmi") && amx_granted();
+    #[cfg(all(debug_assertions, target_os = "linux", target_env = "gnu"))]
+    let (vnni, amx) = (vnni || (avx512 && crate::emulated::is("vnni")), || amx() || crate::emulated::is("amx"));
+    match isa {
+        Isa::Avx2 => avx2,
+        Isa::Avx2Vnni => vnni || (avx2 && is_x86_feature_detected!("avxvnni")),
+        Isa::Avx512 => avx512,
+        Isa::Avx512Vnni => vnni,
+        Isa::Amx => avx512 && amx(),
+        _ => false,
     }
 }
 
@@ -130,7 +148,8 @@ mod tests {
 
     #[test]
     fn an_architecture_has_its_own_sets_and_refuses_those_of_another_by_name() {
-        let everywhere = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Neon, Isa::NeonBf16];
+        let x86 = [Isa::Avx2, Isa::Avx2Vnni, Isa::Avx512, Isa::Avx512Vnni, Isa::Amx];
+        let everywhere = [&[Isa::Scalar, Isa::Neon, Isa::NeonBf16][..], &x86].concat();
         assert!(Isa::Scalar.available() && Isa::best().available());
         for isa in everywhere {
             let named = Isa::named(isa.name());

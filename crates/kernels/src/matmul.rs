@@ -4,7 +4,7 @@
 //! In f32 every output element is one chain `sum = fma(a_k, b_k, sum)` over ascending `k` that begins at its [`Start`], on every
 //! instruction set and for every tiling, batching and number of threads: lanes and threads run over outputs, never over `k`.
 //! In bf16 both inputs are rounded first; AMX then sums 32 products at a time, in ascending blocks, again whatever the tiling, and
-//! `bfmmla` four, as two pairs.
+//! `bfmmla` four, as two pairs. As 16-bit integers (`int16.rs`) they are summed exactly in groups, and groups are added in ascending order.
 //! Nothing here allocates, and no weight is ever dequantised whole: each thread holds one panel of it.
 
 #[cfg(target_arch = "x86_64")]
@@ -15,6 +15,7 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod bfmmla;
+pub(crate) mod int16;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -25,6 +26,8 @@ mod reference;
 mod split;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod sweep;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod thin;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod tiled;
 mod vector;
@@ -37,7 +40,7 @@ use std::ops::Range;
 use half::bf16;
 
 use crate::blocks::Packed;
-use crate::dequant::{self, Source};
+use crate::dequant::{self, Source, Strip};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use crate::fetch;
 use crate::rows::Rows;
@@ -140,6 +143,25 @@ impl<'a> Weight<'a> {
     pub fn read(&self, isa: Isa, row: usize, cols: Range<usize>, to: &mut [f32]) {
         assert_eq!(cols.len(), to.len(), "room for columns {cols:?}");
         dequant::dequantize(isa, self.source(row, &cols), to);
+    }
+
+    /// Columns `cols` of several rows, whole blocks.
+    fn strip(&self, rows: Range<usize>, cols: Range<usize>) -> Strip<'_> {
+        let (ends, len) = (rows.end - 1, cols.len());
+        let (first, row) = match &self.data {
+            Data::Blocks(data) => {
+                let bytes = self.blocks(rows.start, &cols).start..self.blocks(ends, &cols).end;
+                (Source::Blocks(self.ty, &data[bytes]), self.cols / self.ty.block_len() * self.ty.block_bytes())
+            }
+            Data::Packed(packed, first) => {
+                (Source::Packed(packed, first + rows.start * self.cols + cols.start), self.cols)
+            }
+            Data::Halves(data) => {
+                let all = &data[rows.start * self.cols + cols.start..ends * self.cols + cols.end];
+                (Source::Blocks(BlockType::BF16, bytemuck::cast_slice(all)), 2 * self.cols)
+            }
+        };
+        Strip { first, apart: row, rows: rows.len(), len }
     }
 
     /// Writes whole rows to `to`, one after another.
@@ -257,13 +279,43 @@ pub enum Start<'a> {
     Output,
 }
 
-/// What the inputs of a product are rounded to; sums are in f32 always.
+/// What the inputs of a product are rounded to; sums are in f32, but for exact ones of integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     /// Not rounded.
     F32,
     /// bfloat16, to nearest, ties to even.
     Bf16,
+    /// 16-bit integers, in groups of up to 256 elements of a sum, each with a scale of its own. Sums over rows of values, the gradients of adapters, are
+    /// in f32.
+    Int16,
+}
+
+impl Precision {
+    /// All of them.
+    pub const ALL: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Int16];
+
+    /// The name used in options and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Bf16 => "bf16",
+            Precision::Int16 => "int16",
+        }
+    }
+
+    /// Whether every instruction set gives the same bits. (In bf16 each sums in its own order.)
+    pub const fn same_everywhere(self) -> bool {
+        !matches!(self, Precision::Bf16)
+    }
+
+    /// What [`tn`] multiplies in: rows of values differ in size, and pieces of them may be of any length.
+    const fn of_rows(self) -> Self {
+        match self {
+            Precision::Int16 => Precision::F32,
+            other => other,
+        }
+    }
 }
 
 /// What an adapter adds to a product: `h factor`, with `h: [n, rank]` and `factor: [rank, outputs]`. The sum goes on over the rank.
@@ -436,7 +488,8 @@ fn tn_of(
     let left = Left { data: Values::F32(&a[part.start.min(a.len())..]), row: 1, k: p };
     let (m, out) = (part.len(), ValuesMut::F32(c));
     let right = Right::Cols(Weight::of(n, q, b));
-    Product { left, right, m, n: q, k: n, out, start, tail: None, again: false }.run(ctx);
+    let mut ctx = Ctx { precision: ctx.precision.of_rows(), scratch: &mut *ctx.scratch, ..*ctx };
+    Product { left, right, m, n: q, k: n, out, start, tail: None, again: false }.run(&mut ctx);
 }
 
 /// The shape of a product with a weight, for its scratch memory.
@@ -475,5 +528,5 @@ pub fn nn_scratch(shape: Shape, threads: usize, isa: Isa, precision: Precision) 
 
 /// Scratch memory of [`tn`], in f32 elements; it never shrinks when `n` grows.
 pub fn tn_scratch(n: usize, p: usize, q: usize, threads: usize, isa: Isa, precision: Precision) -> usize {
-    product::scratch(isa, precision, threads, (p, q, n), 0, product::Side::Cols(BlockType::F32))
+    product::scratch(isa, precision.of_rows(), threads, (p, q, n), 0, product::Side::Cols(BlockType::F32))
 }

@@ -19,10 +19,10 @@ macro_rules! per_isa {
             match isa {
                 // SAFETY: an `Isa` above `Scalar` is only made where the processor has its features.
                 #[cfg(target_arch = "x86_64")]
-                $crate::Isa::Avx512 | $crate::Isa::Amx => unsafe { avx512($($arg),*) },
+                $crate::Isa::Avx512 | $crate::Isa::Avx512Vnni | $crate::Isa::Amx => unsafe { avx512($($arg),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                $crate::Isa::Avx2 => unsafe { avx2($($arg),*) },
+                $crate::Isa::Avx2 | $crate::Isa::Avx2Vnni => unsafe { avx2($($arg),*) },
                 _ => $body($($arg),*),
             }
         }

@@ -113,7 +113,7 @@ fn products_with_a_packed_matrix_have_the_bits_of_those_with_its_floats() {
             let packed = Weight::packed(ty, rows, cols, packed).part(3..rows);
             let plain = Weight::f32(rows, cols, &plain).part(3..rows);
             for isa in isas() {
-                for precision in [Precision::F32, Precision::Bf16] {
+                for precision in Precision::ALL {
                     let expected = products(isa, precision, 1, plain);
                     for threads in [1, 3] {
                         let got = products(isa, precision, threads, packed);

@@ -91,7 +91,7 @@ fn products_take_and_make_bf16_as_they_would_round_floats() {
 
 #[test]
 fn gradients_of_factors_read_bf16_as_they_would_round_floats() {
-    for (isa, precision) in Isa::ALL.iter().flat_map(|&isa| [(isa, Precision::F32), (isa, Precision::Bf16)]) {
+    for (isa, precision) in Isa::ALL.iter().flat_map(|&isa| Precision::ALL.map(|precision| (isa, precision))) {
         if !isa.available() {
             continue;
         }

@@ -14,7 +14,7 @@ fn numbers(len: usize, by: f32) -> Vec<f32> {
 fn some_rows_of_a_gradient_have_the_bits_of_the_whole() {
     let (n, p, q, isa) = (70, 150, 90, Isa::detect().unwrap());
     let (a, b, pool) = (numbers(n * p, 0.7), numbers(n * q, 0.3), Pool::new(2).unwrap());
-    for precision in [Precision::F32, Precision::Bf16] {
+    for precision in Precision::ALL {
         let mut scratch = vec![0.0; tn_scratch(n, p, q, 2, isa, precision)];
         let mut whole = vec![0.0; p * q];
         tn(&mut Ctx { pool: &pool, isa, precision, scratch: &mut scratch }, &a, &b, n, p, q, &mut whole, Start::Zero);

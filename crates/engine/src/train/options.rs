@@ -95,12 +95,14 @@ impl PolicyChoice {
 /// What matrix inputs are rounded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrecisionChoice {
-    /// bf16 where the processor multiplies it, f32 elsewhere.
+    /// What the processor multiplies fastest: bf16, 16-bit integers or f32.
     Auto,
     /// f32.
     F32,
     /// bf16.
     Bf16,
+    /// 16-bit integers, with a scale for each 256 of them.
+    Int16,
 }
 
 /// How kernels run.
@@ -132,8 +134,8 @@ impl RunOptions {
         let precision = match self.precision {
             PrecisionChoice::F32 => Precision::F32,
             PrecisionChoice::Bf16 => Precision::Bf16,
-            PrecisionChoice::Auto if isa.multiplies_bf16() => Precision::Bf16,
-            PrecisionChoice::Auto => Precision::F32,
+            PrecisionChoice::Int16 => Precision::Int16,
+            PrecisionChoice::Auto => isa.precision(),
         };
         Ok(Machine { threads, isa, precision })
     }

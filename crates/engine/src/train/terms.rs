@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use pocketune_formats::ModelFiles;
-use pocketune_kernels::matmul::Precision;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -29,10 +28,10 @@ impl Terms {
     /// Those of a run over the model and data of these sums.
     pub fn of(options: &TrainOptions, lora: &LoraSpec, machine: Machine, model: [u8; 32], data: [[u8; 32]; 2]) -> Self {
         let decay = options.decay();
-        // In f32 every instruction set gives the same bits; in bf16 each sums in its own order.
-        let precision = match machine.precision {
-            Precision::F32 => "f32".into(),
-            Precision::Bf16 => format!("bf16 on {}", machine.isa.name()),
+        let Machine { isa, precision, .. } = machine;
+        let precision = match precision.same_everywhere() {
+            true => precision.name().into(),
+            false => format!("{} on {}", precision.name(), isa.name()),
         };
         let norm = options.max_grad_norm.map_or("none".into(), |norm| norm.to_string());
         let spikes = options.max_loss_z.map_or("none".into(), |z| z.to_string());

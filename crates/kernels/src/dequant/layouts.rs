@@ -2,7 +2,7 @@
 //! [`crate::blocks::dequantize`]; `d` is a scale, `m` a minimum, `q` an element's integer.
 
 use super::arch::{Bytes, add, bits, bytes, fifth, half, left, or};
-use super::{LANES, Source, packed};
+use super::{LANES, Source, Strip, packed};
 use crate::math::fold;
 use crate::{BlockType, fetch};
 
@@ -46,6 +46,44 @@ pub(super) trait Sixteen: Copy {
     unsafe fn store(self, to: *mut f32);
     /// `sum + self x`, rounded once.
     unsafe fn times(self, x: *const f32, sum: Self) -> Self;
+    /// `sum + self self`, rounded once.
+    unsafe fn squared(self, sum: Self) -> Self;
+    /// [`fold`] of 64 lanes.
+    #[inline(always)]
+    unsafe fn fold(sums: [Self; LANES / 16]) -> f32 {
+        let mut lanes = [0.0_f32; LANES];
+        for (lanes, sums) in lanes.as_chunks_mut::<16>().0.iter_mut().zip(sums) {
+            // SAFETY: the trait's contract.
+            unsafe { sums.store(lanes.as_mut_ptr()) };
+        }
+        fold(lanes)
+    }
+    /// Writes [integers](crate::matmul::int16::integer).
+    unsafe fn integers(self, inverse: Self::Number, to: *mut i16);
+    /// [`Sink::nibbles`], to integers.
+    #[inline(always)]
+    unsafe fn nibbles_to_integers<const A: i32, const B: i32>(
+        q: [Bytes; 2],
+        offset: i8,
+        [d, m]: [Self::Number; 2],
+        inverse: Self::Number,
+        to: *mut i16,
+    ) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            Self::nibbles::<A>(q[0], offset, d, m).integers(inverse, to);
+            Self::nibbles::<B>(q[1], offset, d, m).integers(inverse, to.add(16));
+        }
+    }
+    /// [`Sink::lookup`], to integers.
+    #[inline(always)]
+    unsafe fn lookup_to_integers(q: [Bytes; 2], values: &[f32; 16], inverse: Self::Number, to: *mut i16) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            Self::lookup(q[0], values).integers(inverse, to);
+            Self::lookup(q[1], values).integers(inverse, to.add(16));
+        }
+    }
 }
 
 /// An element's number in two parts: a multiple of [`LANES`], and what comes on top. The compiler knows the second, and so the lane, and keeps sums of lanes in
@@ -108,10 +146,12 @@ pub(super) type Number<S> = <<S as Sink>::Sixteen as Sixteen>::Number;
 
 /// A [`Sink`] that writes elements one after another.
 pub(super) trait Writer: Sink {
-    /// What elements become: floats, or the bits of bfloat16s.
+    /// What elements become: floats, the bits of bfloat16s, or integers.
     type Out: Copy + Default;
+    /// What that depends on.
+    type By: Copy;
     /// Element 0 goes to `to`.
-    fn to(to: *mut Self::Out) -> Self;
+    unsafe fn to(to: *mut Self::Out, by: Self::By) -> Self;
 }
 
 /// Writes floats.
@@ -128,8 +168,9 @@ impl<V: Sixteen> Sink for Floats<V> {
 
 impl<V: Sixteen> Writer for Floats<V> {
     type Out = f32;
+    type By = ();
     #[inline(always)]
-    fn to(to: *mut f32) -> Self {
+    unsafe fn to(to: *mut f32, (): ()) -> Self {
         Self(to, std::marker::PhantomData)
     }
 }
@@ -172,10 +213,14 @@ pub(super) unsafe fn dots<V: Sixteen>(src: Source, x: &[f32], out: &mut [f32]) {
             let zero = V::singles(sums.as_ptr().cast());
             let mut dot = Dot { x: x.as_ptr(), sums: [zero; LANES / 16] };
             elements(src.part(at, whole), whole, &mut dot);
+            if whole == x.len() {
+                *out = V::fold(dot.sums);
+                continue;
+            }
             for (sums, lanes) in sums.as_chunks_mut::<16>().0.iter_mut().zip(dot.sums) {
                 lanes.store(sums.as_mut_ptr());
             }
-            if whole < x.len() {
+            {
                 let mut last = [0.0; LANES];
                 let last = &mut last[..x.len() - whole];
                 write::<Floats<V>>(src.part(at + whole, last.len()), last);
@@ -188,15 +233,37 @@ pub(super) unsafe fn dots<V: Sixteen>(src: Source, x: &[f32], out: &mut [f32]) {
     }
 }
 
+/// [`write`] of each row, `apart` from one to the next: once inside code for an instruction set for all of them.
+///
+/// # Safety
+/// As [`write`], for each row.
+#[inline(always)]
+pub(super) unsafe fn write_rows<W: Writer<By = ()>>(src: Strip, dst: &mut [W::Out], apart: usize) {
+    for at in 0..src.rows {
+        // SAFETY: the caller's promise.
+        unsafe { write::<W>(src.row(at), &mut dst[at * apart..][..src.len]) };
+    }
+}
+
 /// Dequantises whole blocks, or elements of a packed matrix, as many as `dst` has places.
 ///
 /// # Safety
 /// The processor has the writer's instructions and those of `arch`; `src` has as many elements.
 #[inline(always)]
-pub(super) unsafe fn write<W: Writer>(src: Source, dst: &mut [W::Out]) {
+pub(super) unsafe fn write<W: Writer<By = ()>>(src: Source, dst: &mut [W::Out]) {
+    // SAFETY: the caller's promise.
+    unsafe { write_by::<W>(src, dst, ()) }
+}
+
+/// [`write`] with what elements depend on.
+///
+/// # Safety
+/// As [`write`].
+#[inline(always)]
+pub(super) unsafe fn write_by<W: Writer>(src: Source, dst: &mut [W::Out], by: W::By) {
     let (whole, rest) = dst.split_at_mut(dst.len() / 32 * 32);
     // SAFETY: there is a place for each; the rest is the caller's promise.
-    unsafe { elements(src.part(0, whole.len()), whole.len(), &mut W::to(whole.as_mut_ptr())) };
+    unsafe { elements(src.part(0, whole.len()), whole.len(), &mut W::to(whole.as_mut_ptr(), by)) };
     if rest.is_empty() {
         return;
     }
@@ -213,7 +280,7 @@ pub(super) unsafe fn write<W: Writer>(src: Source, dst: &mut [W::Out]) {
         }
     };
     // SAFETY: as above.
-    unsafe { elements(src, 32, &mut W::to(out.as_mut_ptr())) };
+    unsafe { elements(src, 32, &mut W::to(out.as_mut_ptr(), by)) };
     rest.copy_from_slice(&out[..rest.len()]);
 }
 
@@ -222,7 +289,7 @@ pub(super) unsafe fn write<W: Writer>(src: Source, dst: &mut [W::Out]) {
 /// # Safety
 /// The processor has the sink's instructions and those of `arch`; `src` has as many elements.
 #[inline(always)]
-unsafe fn elements<S: Sink>(src: Source, len: usize, sink: &mut S) {
+pub(super) unsafe fn elements<S: Sink>(src: Source, len: usize, sink: &mut S) {
     let (ty, src) = match src {
         Source::Blocks(ty, src) => (ty, src),
         // SAFETY: the caller's promise.

@@ -3,8 +3,9 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::Source;
 use super::layouts::{self, At, Floats, Number, Sink, Sixteen, Writer};
+use super::{Inverses, Source, Strip, integers};
+use crate::matmul::int16::ROUND;
 
 /// Sixteen small integers.
 pub(super) type Bytes = uint8x16_t;
@@ -146,6 +147,21 @@ impl Sixteen for Fours {
         // SAFETY: as above.
         [0, 1, 2, 3].map(|i| unsafe { vfmaq_f32(sum[i], self[i], vld1q_f32(x.add(4 * i))) })
     }
+    #[inline(always)]
+    unsafe fn squared(self, sum: Fours) -> Fours {
+        // SAFETY: as above.
+        [0, 1, 2, 3].map(|i| unsafe { vfmaq_f32(sum[i], self[i], self[i]) })
+    }
+    #[inline(always)]
+    unsafe fn integers(self, inverse: float32x4_t, to: *mut i16) {
+        for (i, x) in self.into_iter().enumerate() {
+            // SAFETY: as above.
+            unsafe {
+                let sum = vfmaq_f32(vdupq_n_f32(ROUND), x, inverse);
+                vst1_s16(to.add(4 * i), vmovn_s32(vreinterpretq_s32_f32(sum)));
+            }
+        }
+    }
 }
 
 /// Rounds eight floats to bf16.
@@ -221,20 +237,36 @@ impl Sink for Bf16 {
 
 impl Writer for Bf16 {
     type Out = u16;
+    type By = ();
     #[inline(always)]
-    fn to(to: *mut u16) -> Self {
+    unsafe fn to(to: *mut u16, (): ()) -> Self {
         Self(to)
     }
 }
 
-pub(super) fn f32(src: Source, dst: &mut [f32]) {
+pub(super) fn f32(src: Strip, dst: &mut [f32], apart: usize) {
     // SAFETY: NEON is part of every 64-bit Arm; the lengths agree by the caller's check.
-    unsafe { layouts::write::<Floats<Fours>>(src, dst) }
+    unsafe { layouts::write_rows::<Floats<Fours>>(src, dst, apart) }
 }
 
 pub(super) fn dots(src: Source, x: &[f32], out: &mut [f32]) {
     // SAFETY: as `f32`.
     unsafe { layouts::dots::<Fours>(src, x, out) }
+}
+
+pub(super) fn squares(src: Strip, to: &mut [f32]) {
+    // SAFETY: as `f32`.
+    unsafe { integers::squares::<Fours>(src, to) }
+}
+
+pub(super) fn add_squares(src: Strip, to: &mut [f32]) {
+    // SAFETY: as `f32`.
+    unsafe { integers::add_squares::<Fours>(src, to) }
+}
+
+pub(super) fn integers(src: Strip, inverses: Inverses, to: &mut [i16], apart: usize) {
+    // SAFETY: as `f32`.
+    unsafe { integers::integers::<Fours>(src, inverses, to, apart) }
 }
 
 /// # Safety

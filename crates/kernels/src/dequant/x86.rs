@@ -2,8 +2,11 @@
 
 use std::arch::x86_64::*;
 
-use super::Source;
+use super::bounds::{self, Halves};
 use super::layouts::{self, At, Floats, Number, Sink, Sixteen, Writer};
+use super::{Inverses, Source, Strip, integers};
+use crate::BlockType;
+use crate::matmul::int16::{Extent, ROUND};
 
 /// Sixteen small integers.
 pub(super) type Bytes = __m128i;
@@ -149,6 +152,44 @@ impl Sixteen for __m512 {
         // SAFETY: as above.
         unsafe { _mm512_fmadd_ps(self, _mm512_loadu_ps(x), sum) }
     }
+    #[inline(always)]
+    unsafe fn squared(self, sum: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_fmadd_ps(self, self, sum) }
+    }
+    #[inline(always)]
+    unsafe fn fold([a, b, c, d]: [__m512; 4]) -> f32 {
+        // SAFETY: as above.
+        unsafe {
+            let all = _mm512_add_ps(_mm512_add_ps(a, c), _mm512_add_ps(b, d));
+            fold_eight(_mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps::<1>(all)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn integers(self, inverse: __m512, to: *mut i16) {
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_si256(to.cast(), to_words(self, inverse)) }
+    }
+    /// By a table of the 16 integers there can be.
+    #[inline(always)]
+    unsafe fn nibbles_to_integers<const A: i32, const B: i32>(
+        q: [__m128i; 2],
+        offset: i8,
+        [d, m]: [__m512; 2],
+        inverse: __m512,
+        to: *mut i16,
+    ) {
+        // SAFETY: as above.
+        unsafe {
+            let table = to_words(table(offset, d, m), inverse);
+            look_up_words([bits::<A>(q[0], 15), bits::<B>(q[1], 15)], table, to.cast());
+        }
+    }
+    #[inline(always)]
+    unsafe fn lookup_to_integers(q: [__m128i; 2], values: &[f32; 16], inverse: __m512, to: *mut i16) {
+        // SAFETY: as above.
+        unsafe { look_up_words(q, to_words(_mm512_loadu_ps(values.as_ptr()), inverse), to.cast()) }
+    }
 }
 
 /// `d (n + offset) + m` for `n` from 0 to 15.
@@ -162,6 +203,37 @@ unsafe fn table(offset: i8, d: __m512, m: __m512) -> __m512 {
     }
 }
 
+/// The 16-bit integers nearest to `x` times `inverse`.
+#[inline(always)]
+unsafe fn to_words(x: __m512, inverse: __m512) -> __m256i {
+    // SAFETY: the caller has AVX-512.
+    unsafe {
+        let sum = _mm512_fmadd_ps(x, inverse, _mm512_set1_ps(ROUND));
+        _mm512_cvtepi32_epi16(_mm512_castps_si512(sum))
+    }
+}
+
+/// Writes `table[q]` for 32 integers, of 16 words.
+#[inline(always)]
+unsafe fn look_up_words(q: [__m128i; 2], table: __m256i, to: *mut u16) {
+    // SAFETY: the caller has AVX-512 and room for 32 words.
+    unsafe {
+        let q = _mm512_cvtepu8_epi16(_mm256_set_m128i(q[1], q[0]));
+        _mm512_storeu_si512(to.cast(), _mm512_permutexvar_epi16(q, _mm512_castsi256_si512(table)));
+    }
+}
+
+/// The sum of eight lanes, as [`crate::math::fold`] has it.
+#[inline(always)]
+unsafe fn fold_eight(x: __m256) -> f32 {
+    // SAFETY: the caller has AVX2.
+    unsafe {
+        let four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+    }
+}
+
 /// Writes bfloat16s, as AVX-512 rounds them.
 struct Avx512Bf16(*mut u16);
 
@@ -172,9 +244,7 @@ impl Avx512Bf16 {
         // SAFETY: the trait's contract; the vectors that change type are 32 bytes of plain bits.
         unsafe {
             let table = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(values));
-            let q = _mm512_cvtepu8_epi16(_mm256_set_m128i(q[1], q[0]));
-            let found = _mm512_permutexvar_epi16(q, _mm512_castsi256_si512(table));
-            _mm512_storeu_si512(self.0.add(at.number()).cast(), found);
+            look_up_words(q, table, self.0.add(at.number()));
         }
     }
 }
@@ -209,8 +279,9 @@ impl Sink for Avx512Bf16 {
 
 impl Writer for Avx512Bf16 {
     type Out = u16;
+    type By = ();
     #[inline(always)]
-    fn to(to: *mut u16) -> Self {
+    unsafe fn to(to: *mut u16, (): ()) -> Self {
         Self(to)
     }
 }
@@ -292,6 +363,79 @@ impl Sixteen for Eights {
             ]
         }
     }
+    #[inline(always)]
+    unsafe fn squared(self, sum: Eights) -> Eights {
+        // SAFETY: as above.
+        unsafe { [_mm256_fmadd_ps(self[0], self[0], sum[0]), _mm256_fmadd_ps(self[1], self[1], sum[1])] }
+    }
+    #[inline(always)]
+    unsafe fn fold([a, b, c, d]: [Eights; 4]) -> f32 {
+        // SAFETY: as above.
+        unsafe {
+            let low = _mm256_add_ps(_mm256_add_ps(a[0], c[0]), _mm256_add_ps(b[0], d[0]));
+            let high = _mm256_add_ps(_mm256_add_ps(a[1], c[1]), _mm256_add_ps(b[1], d[1]));
+            fold_eight(_mm256_add_ps(low, high))
+        }
+    }
+    #[inline(always)]
+    unsafe fn integers(self, inverse: __m256, to: *mut i16) {
+        // SAFETY: as above.
+        unsafe {
+            _mm256_storeu_si256(to.cast(), eights_to_words(self, inverse));
+        }
+    }
+    /// By a table of the 16 integers there can be.
+    #[inline(always)]
+    unsafe fn nibbles_to_integers<const A: i32, const B: i32>(
+        q: [__m128i; 2],
+        offset: i8,
+        [d, m]: [__m256; 2],
+        inverse: __m256,
+        to: *mut i16,
+    ) {
+        // SAFETY: as above.
+        unsafe {
+            let all = add(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), offset);
+            let table = Eights::affine(all, d, m);
+            look_up_bytes([bits::<A>(q[0], 15), bits::<B>(q[1], 15)], eights_to_words(table, inverse), to);
+        }
+    }
+    #[inline(always)]
+    unsafe fn lookup_to_integers(q: [__m128i; 2], values: &[f32; 16], inverse: __m256, to: *mut i16) {
+        // SAFETY: as above.
+        unsafe { look_up_bytes(q, eights_to_words(Eights::singles(values.as_ptr().cast()), inverse), to) }
+    }
+}
+
+/// The 16-bit integers nearest to `x` times `inverse`.
+#[inline(always)]
+unsafe fn eights_to_words(x: Eights, inverse: __m256) -> __m256i {
+    // SAFETY: the caller has AVX2 and FMA.
+    unsafe {
+        let (round, low) = (_mm256_set1_ps(ROUND), _mm256_set1_epi32(0xffff));
+        let first = _mm256_and_si256(_mm256_castps_si256(_mm256_fmadd_ps(x[0], inverse, round)), low);
+        let second = _mm256_and_si256(_mm256_castps_si256(_mm256_fmadd_ps(x[1], inverse, round)), low);
+        // Packing works inside halves.
+        _mm256_permute4x64_epi64::<0xd8>(_mm256_packus_epi32(first, second))
+    }
+}
+
+/// Writes `table[q]` for 32 integers, of 16 words: their low bytes, and their high ones.
+#[inline(always)]
+unsafe fn look_up_bytes(q: [__m128i; 2], table: __m256i, to: *mut i16) {
+    // SAFETY: the caller has AVX2 and room for 32 words.
+    unsafe {
+        let (first, second) = (_mm256_castsi256_si128(table), _mm256_extracti128_si256::<1>(table));
+        let low = _mm_set1_epi16(0xff);
+        let lows = _mm_packus_epi16(_mm_and_si128(first, low), _mm_and_si128(second, low));
+        let highs = _mm_packus_epi16(_mm_srli_epi16::<8>(first), _mm_srli_epi16::<8>(second));
+        for (i, q) in q.into_iter().enumerate() {
+            let (low, high) = (_mm_shuffle_epi8(lows, q), _mm_shuffle_epi8(highs, q));
+            let to = to.add(16 * i);
+            _mm_storeu_si128(to.cast(), _mm_unpacklo_epi8(low, high));
+            _mm_storeu_si128(to.add(8).cast(), _mm_unpackhi_epi8(low, high));
+        }
+    }
 }
 
 /// Of `lower` by the lower three bits, or of `upper` where the fourth is set.
@@ -305,9 +449,9 @@ unsafe fn look_up_eight(q: __m256i, lower: __m256, upper: __m256) -> __m256 {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-pub(super) unsafe fn avx512(src: Source, dst: &mut [f32]) {
+pub(super) unsafe fn avx512(src: Strip, dst: &mut [f32], apart: usize) {
     // SAFETY: the features are enabled here; the lengths agree by the caller's check.
-    unsafe { layouts::write::<Floats<__m512>>(src, dst) }
+    unsafe { layouts::write_rows::<Floats<__m512>>(src, dst, apart) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
@@ -317,15 +461,74 @@ pub(super) unsafe fn dots_avx512(src: Source, x: &[f32], out: &mut [f32]) {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn avx2(src: Source, dst: &mut [f32]) {
+pub(super) unsafe fn avx2(src: Strip, dst: &mut [f32], apart: usize) {
     // SAFETY: as `avx512`.
-    unsafe { layouts::write::<Floats<Eights>>(src, dst) }
+    unsafe { layouts::write_rows::<Floats<Eights>>(src, dst, apart) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn dots_avx2(src: Source, x: &[f32], out: &mut [f32]) {
     // SAFETY: as `avx512`.
     unsafe { layouts::dots::<Eights>(src, x, out) }
+}
+
+/// By its own instructions.
+struct Quick;
+
+impl Halves for Quick {
+    #[inline(always)]
+    unsafe fn half(block: &[u8], at: usize) -> f32 {
+        // SAFETY: the trait's contract.
+        unsafe { half(block, at) }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn bounds_of_rows(ty: BlockType, src: Strip, to: &mut [Extent]) {
+    // SAFETY: as `avx512`.
+    unsafe { bounds::rows::<Quick>(ty, src, to) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn bounds_of_columns(ty: BlockType, src: Strip, to: &mut [Extent]) {
+    // SAFETY: as `avx512`.
+    unsafe { bounds::add_columns::<Quick>(ty, src, to) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+pub(super) unsafe fn squares_avx512(src: Strip, to: &mut [f32]) {
+    // SAFETY: as `avx512`.
+    unsafe { integers::squares::<__m512>(src, to) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+pub(super) unsafe fn add_squares_avx512(src: Strip, to: &mut [f32]) {
+    // SAFETY: as `avx512`.
+    unsafe { integers::add_squares::<__m512>(src, to) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+pub(super) unsafe fn integers_avx512(src: Strip, inverses: Inverses, to: &mut [i16], apart: usize) {
+    // SAFETY: as `avx512`.
+    unsafe { integers::integers::<__m512>(src, inverses, to, apart) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn squares_avx2(src: Strip, to: &mut [f32]) {
+    // SAFETY: as `avx512`.
+    unsafe { integers::squares::<Eights>(src, to) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn add_squares_avx2(src: Strip, to: &mut [f32]) {
+    // SAFETY: as `avx512`.
+    unsafe { integers::add_squares::<Eights>(src, to) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn integers_avx2(src: Strip, inverses: Inverses, to: &mut [i16], apart: usize) {
+    // SAFETY: as `avx512`.
+    unsafe { integers::integers::<Eights>(src, inverses, to, apart) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]

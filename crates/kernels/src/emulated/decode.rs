@@ -28,6 +28,8 @@ pub(super) enum Code {
     PermuteThis,
     /// `VPMULTISHIFTQB`
     Shift,
+    /// `VPDPWSSD`
+    AddPairs,
 }
 
 /// Where the last operand is: in a register, or in memory, where rows of a tile are `stride` bytes apart and a vector begins that many bytes later.
@@ -103,6 +105,7 @@ pub(super) unsafe fn at(context: &Context) -> Option<Instruction> {
                 (0x75, 1, false) => Code::PermuteByThis,
                 (0x7d, 1, false) => Code::PermuteThis,
                 (0x83, 1, true) => Code::Shift,
+                (0x52, 1, false) => Code::AddPairs,
                 _ => return None,
             };
             let bytes = 16 << (byte(3) >> 5 & 3);

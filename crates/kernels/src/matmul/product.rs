@@ -1,5 +1,7 @@
 //! The one shape behind the three products, `out[m, n] = start + left[m, k] right[k, n]`, and the choice of the code that runs it.
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use super::tiled::{Form, Kernel};
 use super::{Ctx, Low, Precision, Start, Weight};
 use crate::{BlockType, Isa, Values, ValuesMut, elementwise};
 
@@ -74,8 +76,8 @@ pub(super) struct Product<'a> {
     pub out: ValuesMut<'a>,
     pub start: Start<'a>,
     pub tail: Option<Tail<'a>>,
-    /// Whether the scratch memory is as a product with the same left operand and rank left it. (Only AMX makes something of it.)
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    /// Whether the scratch memory is as a product with the same left operand and rank left it. (The reference makes nothing of it.)
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
     pub again: bool,
 }
 
@@ -95,14 +97,10 @@ impl<'a> Product<'a> {
             _ if self.k == 0 => self.begin(),
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx, Precision::Bf16) => return super::amx::run(ctx, &mut self),
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Amx | Isa::Avx512, _) => super::tiled::run(&super::avx512::KERNEL, ctx, &mut self),
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Avx2, _) => super::tiled::run(&super::avx2::KERNEL, ctx, &mut self),
             #[cfg(target_arch = "aarch64")]
             (Isa::NeonBf16, Precision::Bf16) => super::bfmmla::run(ctx, &mut self),
-            #[cfg(target_arch = "aarch64")]
-            (Isa::NeonBf16 | Isa::Neon, _) => super::tiled::run(&super::neon::KERNEL, ctx, &mut self),
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            (isa, _) if let Some(kernel) = kernel(isa) => return super::tiled::run(kernel, ctx, &mut self),
             _ => super::reference::run(ctx, &mut self),
         }
         self.run_tail(ctx);
@@ -145,6 +143,26 @@ impl<'a> Product<'a> {
     }
 }
 
+/// What tiles are run with, where there are any.
+#[cfg(target_arch = "x86_64")]
+fn kernel(isa: Isa) -> Option<&'static Kernel> {
+    use super::{avx2, avx512};
+    match isa {
+        Isa::Avx512Vnni => Some(&avx512::VNNI),
+        Isa::Amx | Isa::Avx512 => Some(&avx512::KERNEL),
+        Isa::Avx2Vnni if is_x86_feature_detected!("avxvnni") => Some(&avx2::VNNI),
+        Isa::Avx2Vnni => Some(&avx2::VNNI_OF_512),
+        Isa::Avx2 => Some(&avx2::KERNEL),
+        _ => None,
+    }
+}
+
+/// What tiles are run with, where there are any.
+#[cfg(target_arch = "aarch64")]
+fn kernel(isa: Isa) -> Option<&'static Kernel> {
+    matches!(isa, Isa::Neon | Isa::NeonBf16).then_some(&super::neon::KERNEL)
+}
+
 /// Scratch memory for a product of shape `(m, n, k)` with a tail of `rank`, or none (0).
 pub(super) fn scratch(
     isa: Isa,
@@ -157,17 +175,11 @@ pub(super) fn scratch(
     let plain = |n, k, rank, side| match (isa, precision) {
         #[cfg(target_arch = "x86_64")]
         (Isa::Amx, Precision::Bf16) => super::amx::Sizes::new((m, n, k), rank, side).total(threads),
-        #[cfg(target_arch = "x86_64")]
-        (Isa::Amx | Isa::Avx512, _) => {
-            super::tiled::Sizes::new(&super::avx512::KERNEL, (m, n, k), rank, side).total(threads)
-        }
-        #[cfg(target_arch = "x86_64")]
-        (Isa::Avx2, _) => super::tiled::Sizes::new(&super::avx2::KERNEL, (m, n, k), rank, side).total(threads),
         #[cfg(target_arch = "aarch64")]
         (Isa::NeonBf16, Precision::Bf16) => super::bfmmla::Sizes::new((m, n, k), side).total(threads),
-        #[cfg(target_arch = "aarch64")]
-        (Isa::NeonBf16 | Isa::Neon, _) => {
-            super::tiled::Sizes::new(&super::neon::KERNEL, (m, n, k), rank, side).total(threads)
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        (isa, _) if let Some(kernel) = kernel(isa) => {
+            super::tiled::Sizes::new(kernel, Form::of(precision), (m, n, k), rank, side).total(threads)
         }
         _ => {
             let _ = (m, n, k, rank, threads, side);
@@ -186,6 +198,12 @@ pub(super) fn held(isa: Isa, precision: Precision, shape: (usize, usize, usize),
     match (isa, precision) {
         #[cfg(target_arch = "x86_64")]
         (Isa::Amx, Precision::Bf16) => super::amx::Sizes::new(shape, rank, side).held(),
+        #[cfg(target_arch = "aarch64")]
+        (Isa::NeonBf16, Precision::Bf16) => 0,
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        (isa, _) if let Some(kernel) = kernel(isa) => {
+            super::tiled::Sizes::new(kernel, Form::of(precision), shape, rank, side).held()
+        }
         _ => {
             let _ = (shape, rank, side);
             0

@@ -32,7 +32,7 @@ fn close(what: &str, isa: Isa, got: &[f32], wanted: &[f32], tolerance: f32) -> R
 fn tolerance(precision: Precision) -> f32 {
     match precision {
         Precision::F32 => 1e-4,
-        Precision::Bf16 => 2e-2,
+        Precision::Bf16 | Precision::Int16 => 2e-2,
     }
 }
 
@@ -52,7 +52,7 @@ pub(super) fn product(ctx: &mut Ctx, what: &str, weight: Weight, values: &[f32])
     let mut scalar = Ctx { pool: ctx.pool, isa: Isa::Scalar, precision: ctx.precision, scratch: &mut [] };
     let wanted = run(&mut scalar);
     let got = run(ctx);
-    let exact = if ctx.precision == Precision::F32 { 0.0 } else { 1e-3 };
+    let exact = if ctx.precision.same_everywhere() { 0.0 } else { 1e-3 };
     close(&format!("{what} in {}", weight.ty.name()), ctx.isa, &got, &wanted, exact)
 }
 
@@ -66,7 +66,7 @@ pub(super) fn gradient(ctx: &mut Ctx, x: &[f32], h: &[f32]) -> Result<()> {
     };
     let mut scalar = Ctx { pool: ctx.pool, isa: Isa::Scalar, precision: ctx.precision, scratch: &mut [] };
     let wanted = run(&mut scalar);
-    let exact = if ctx.precision == Precision::F32 { 0.0 } else { 1e-3 };
+    let exact = if ctx.precision.same_everywhere() { 0.0 } else { 1e-3 };
     let got = run(ctx);
     close("gᵀ x", ctx.isa, &got, &wanted, exact)
 }
