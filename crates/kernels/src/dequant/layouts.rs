@@ -220,13 +220,11 @@ pub(super) unsafe fn dots<V: Sixteen>(src: Source, x: &[f32], out: &mut [f32]) {
             for (sums, lanes) in sums.as_chunks_mut::<16>().0.iter_mut().zip(dot.sums) {
                 lanes.store(sums.as_mut_ptr());
             }
-            {
-                let mut last = [0.0; LANES];
-                let last = &mut last[..x.len() - whole];
-                write::<Floats<V>>(src.part(at + whole, last.len()), last);
-                for ((sum, a), x) in sums.iter_mut().zip(last).zip(&x[whole..]) {
-                    *sum = a.mul_add(*x, *sum);
-                }
+            let mut last = [0.0; LANES];
+            let last = &mut last[..x.len() - whole];
+            write::<Floats<V>>(src.part(at + whole, last.len()), last);
+            for ((sum, a), x) in sums.iter_mut().zip(last).zip(&x[whole..]) {
+                *sum = a.mul_add(*x, *sum);
             }
         }
         *out = fold(sums);
