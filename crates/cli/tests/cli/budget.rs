@@ -43,6 +43,8 @@ fn the_process_stays_within_its_plan_and_the_plan_within_the_budget() {
 #[test]
 fn what_plan_predicts_holds_for_the_run_and_is_close() {
     let place = Place::new();
+    // Both plan with the same rates then; measured by each for itself, they may make another plan the fastest.
+    place.pocketune("bench --threads 2 --spill-dir .").succeeds();
     // The process's own share is counted 2 MiB generously, which is most of the difference where there is little else.
     for (size, budget, room) in [
         ("--batch-size 2 --max-seq-length 64", "min", 2 << 20),
