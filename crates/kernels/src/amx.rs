@@ -40,6 +40,15 @@ pub(crate) struct Pair {
     pub second: usize,
     /// From a step's tiles to the next step's.
     pub step: usize,
+    /// Whether the tiles go past the first-level cache, so that the other operand's stay there.
+    pub past: bool,
+}
+
+impl Pair {
+    /// The same tiles, past the first-level cache.
+    pub fn past(self) -> Self {
+        Self { past: true, ..self }
+    }
 }
 
 /// A square of sums: where it begins and how far apart its rows are.
@@ -56,10 +65,14 @@ macro_rules! load {
     };
 }
 
-/// The same, past the first-level cache.
+/// The same, past the first-level cache where `$past`.
 macro_rules! load_past {
-    ($tile:literal, $from:expr, $row:expr) => {
-        asm!(concat!("tileloaddt1 ", $tile, ", [{} + {}]"), in(reg) $from, in(reg) $row, options(nostack, readonly))
+    ($past:ident, $tile:literal, $from:expr, $row:expr) => {
+        if $past {
+            asm!(concat!("tileloaddt1 ", $tile, ", [{} + {}]"), in(reg) $from, in(reg) $row, options(nostack, readonly))
+        } else {
+            load!($tile, $from, $row)
+        }
     };
 }
 
@@ -75,37 +88,17 @@ macro_rules! add_products {
     };
 }
 
-/// A step of a square's sums; the tiles are loaded by `$load`.
-macro_rules! step {
-    ($load:ident, $rows:expr, $cols:expr, $a:expr, $b:expr, $row_line:expr, $col_line:expr) => {
-        $load!("tmm4", $a, $row_line);
-        $load!("tmm6", $b, $col_line);
-        add_products!("tmm0", "tmm4", "tmm6");
-        if COLS {
-            $load!("tmm7", $b.wrapping_add($cols.second), $col_line);
-            add_products!("tmm1", "tmm4", "tmm7");
-        }
-        if ROWS {
-            $load!("tmm5", $a.wrapping_add($rows.second), $row_line);
-            add_products!("tmm2", "tmm5", "tmm6");
-        }
-        if ROWS && COLS {
-            add_products!("tmm3", "tmm5", "tmm7");
-        }
-    };
-}
-
-/// What is done beside the steps of a sum: the tile unit is busy with a step for 64 cycles, of which everything else needs a few.
+/// What is asked for in small parts between the steps of a sum: the tile unit is busy for most of a step, and what comes from far caches comes meanwhile.
 pub(crate) trait Beside {
-    /// What belongs beside one step.
-    ///
-    /// # Safety
-    /// The processor has AVX-512 as [`Tiles::sum_beside`] names it.
-    unsafe fn step(&mut self);
+    /// As much as belongs beside one step.
+    fn part(&mut self);
 }
 
-/// How many equal parts a sum comes in, between which something longer is done.
-pub(crate) const PARTS: usize = 4;
+/// Nothing.
+impl Beside for () {
+    #[inline(always)]
+    fn part(&mut self) {}
+}
 
 impl Tiles {
     /// # Safety
@@ -122,8 +115,9 @@ impl Tiles {
     /// left out: it changes no bit of the first.
     ///
     /// # Safety
-    /// All tiles that the pairs, the steps and the two flags name can be read, and those of the square read and written.
+    /// The processor has AVX-512. All tiles that the pairs, the steps and the two flags name can be read, and those of the square read and written.
     #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn sum(
         &self,
@@ -134,50 +128,16 @@ impl Tiles {
         sums: Square,
         two_rows: bool,
         two_cols: bool,
+        beside: &mut impl Beside,
     ) {
         // SAFETY: the caller's promise.
         unsafe {
-            match (two_rows, two_cols) {
-                (true, true) => sum::<true, true>(rows, cols, steps, zero, sums),
-                (true, false) => sum::<true, false>(rows, cols, steps, zero, sums),
-                (false, true) => sum::<false, true>(rows, cols, steps, zero, sums),
-                (false, false) => sum::<false, false>(rows, cols, steps, zero, sums),
+            match (rows.past, cols.past) {
+                (false, false) => sized::<false, false>(rows, cols, steps, zero, sums, (two_rows, two_cols), beside),
+                (true, false) => sized::<true, false>(rows, cols, steps, zero, sums, (two_rows, two_cols), beside),
+                (false, true) => sized::<false, true>(rows, cols, steps, zero, sums, (two_rows, two_cols), beside),
+                (true, true) => sized::<true, true>(rows, cols, steps, zero, sums, (two_rows, two_cols), beside),
             }
-        }
-    }
-
-    /// The same of all four tiles (of two with `ROWS` or `COLS` alone), which come from the second-level cache and do not displace what is in the first, with
-    /// `beside` after each step and `between` before each of [`PARTS`] parts.
-    ///
-    /// # Safety
-    /// As [`Tiles::sum`], and the processor has AVX-512.
-    #[inline(always)]
-    #[allow(clippy::too_many_arguments)]
-    pub unsafe fn sum_beside<const ROWS: bool, const COLS: bool>(
-        &self,
-        rows: Pair,
-        cols: Pair,
-        steps: usize,
-        zero: bool,
-        sums: Square,
-        beside: &mut impl Beside,
-        between: &mut dyn FnMut(usize),
-    ) {
-        let (row_line, col_line) = (4 * rows.line, 4 * cols.line);
-        let (mut a, mut b) = (rows.at, cols.at);
-        // SAFETY: every tile that is read or written is one that the caller named.
-        unsafe {
-            begin::<ROWS, COLS>(zero, sums);
-            for part in 0..PARTS {
-                between(part);
-                for _ in steps * part / PARTS..steps * (part + 1) / PARTS {
-                    step!(load_past, rows, cols, a, b, row_line, col_line);
-                    beside.step();
-                    a = a.wrapping_add(rows.step);
-                    b = b.wrapping_add(cols.step);
-                }
-            }
-            end::<ROWS, COLS>(sums);
         }
     }
 }
@@ -185,62 +145,93 @@ impl Tiles {
 /// # Safety
 /// As [`Tiles::sum`].
 #[inline(always)]
-unsafe fn sum<const ROWS: bool, const COLS: bool>(rows: Pair, cols: Pair, steps: usize, zero: bool, sums: Square) {
-    let (row_line, col_line) = (4 * rows.line, 4 * cols.line);
-    let (mut a, mut b) = (rows.at, cols.at);
-    // SAFETY: every tile that is read or written is one that the caller named.
-    unsafe {
-        begin::<ROWS, COLS>(zero, sums);
-        for _ in 0..steps {
-            step!(load, rows, cols, a, b, row_line, col_line);
-            a = a.wrapping_add(rows.step);
-            b = b.wrapping_add(cols.step);
-        }
-        end::<ROWS, COLS>(sums);
-    }
-}
-
-impl Square {
-    /// Where its four tiles begin, and the bytes from a row to the next.
-    #[inline(always)]
-    fn places(self) -> ([*mut f32; 4], usize) {
-        let down = 16 * self.line;
-        let places = [self.at, self.at.wrapping_add(16), self.at.wrapping_add(down), self.at.wrapping_add(down + 16)];
-        (places, 4 * self.line)
-    }
-}
-
-/// # Safety
-/// As [`Tiles::sum`].
-#[inline(always)]
-unsafe fn begin<const ROWS: bool, const COLS: bool>(zero: bool, sums: Square) {
-    let (places, line) = sums.places();
+unsafe fn sized<const PAST_ROWS: bool, const PAST_COLS: bool>(
+    rows: Pair,
+    cols: Pair,
+    steps: usize,
+    zero: bool,
+    sums: Square,
+    two: (bool, bool),
+    beside: &mut impl Beside,
+) {
     // SAFETY: the caller's promise.
+    unsafe {
+        match two {
+            (true, true) => sum::<true, true, PAST_ROWS, PAST_COLS>(rows, cols, steps, zero, sums, beside),
+            (true, false) => sum::<true, false, PAST_ROWS, PAST_COLS>(rows, cols, steps, zero, sums, beside),
+            (false, true) => sum::<false, true, PAST_ROWS, PAST_COLS>(rows, cols, steps, zero, sums, beside),
+            (false, false) => sum::<false, false, PAST_ROWS, PAST_COLS>(rows, cols, steps, zero, sums, beside),
+        }
+    }
+}
+
+/// # Safety
+/// As [`Tiles::sum`].
+#[inline(always)]
+unsafe fn sum<const ROWS: bool, const COLS: bool, const PAST_ROWS: bool, const PAST_COLS: bool>(
+    rows: Pair,
+    cols: Pair,
+    steps: usize,
+    zero: bool,
+    sums: Square,
+    beside: &mut impl Beside,
+) {
+    let (row_line, col_line, line) = (4 * rows.line, 4 * cols.line, 4 * sums.line);
+    let (mut a, mut b) = (rows.at, cols.at);
+    let down = 16 * sums.line;
+    let places = [sums.at, sums.at.wrapping_add(16), sums.at.wrapping_add(down), sums.at.wrapping_add(down + 16)];
+    // SAFETY: every tile that is read or written is one that the caller named.
     unsafe {
         if zero {
             asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
-            return;
+        } else {
+            load!("tmm0", places[0], line);
+            if COLS {
+                load!("tmm1", places[1], line);
+            }
+            if ROWS {
+                load!("tmm2", places[2], line);
+            }
+            if ROWS && COLS {
+                load!("tmm3", places[3], line);
+            }
         }
-        load!("tmm0", places[0], line);
-        if COLS {
-            load!("tmm1", places[1], line);
+        macro_rules! second_rows {
+            () => {
+                if ROWS {
+                    load_past!(PAST_ROWS, "tmm5", a.wrapping_add(rows.second), row_line);
+                    add_products!("tmm2", "tmm5", "tmm6");
+                }
+            };
         }
-        if ROWS {
-            load!("tmm2", places[2], line);
+        macro_rules! second_cols {
+            () => {
+                if COLS {
+                    load_past!(PAST_COLS, "tmm7", b.wrapping_add(cols.second), col_line);
+                    add_products!("tmm1", "tmm4", "tmm7");
+                }
+            };
         }
-        if ROWS && COLS {
-            load!("tmm3", places[3], line);
+        for _ in 0..steps {
+            load_past!(PAST_ROWS, "tmm4", a, row_line);
+            load_past!(PAST_COLS, "tmm6", b, col_line);
+            add_products!("tmm0", "tmm4", "tmm6");
+            // Both products with the first tile of the operand that comes from afar go first: its register is free for the next step's, which then has the time of two
+            // products to arrive.
+            if PAST_COLS {
+                second_rows!();
+                second_cols!();
+            } else {
+                second_cols!();
+                second_rows!();
+            }
+            if ROWS && COLS {
+                add_products!("tmm3", "tmm5", "tmm7");
+            }
+            beside.part();
+            a = a.wrapping_add(rows.step);
+            b = b.wrapping_add(cols.step);
         }
-    }
-}
-
-/// # Safety
-/// As [`Tiles::sum`].
-#[inline(always)]
-unsafe fn end<const ROWS: bool, const COLS: bool>(sums: Square) {
-    let (places, line) = sums.places();
-    // SAFETY: the caller's promise.
-    unsafe {
         store!("tmm0", places[0], line);
         if COLS {
             store!("tmm1", places[1], line);

@@ -223,6 +223,12 @@ impl<'a> Weight<'a> {
         }
     }
 
+    /// The blocks of columns `cols` of `row`, if there is such a row and it has blocks.
+    #[cfg(target_arch = "x86_64")]
+    fn blocks_of(&self, row: usize, cols: &Range<usize>) -> Option<&'a [u8]> {
+        self.bytes().filter(|_| row < self.rows).map(|data| &data[self.blocks(row, cols)])
+    }
+
     /// Bytes of a row of blocks.
     #[cfg(target_arch = "x86_64")]
     fn stride(&self) -> usize {

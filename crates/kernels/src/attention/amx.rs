@@ -181,12 +181,12 @@ impl<'a> Amx<'a> {
                 assert!(part.end <= steps, "steps {part:?} of {steps}");
                 let (first, steps) = (part.start, part.len());
                 let left = &left[i * line + first * K_TILE / 2..];
-                let rows = Pair { at: left.as_ptr(), line, second: 16 * line, step: K_TILE / 2 };
+                let rows = Pair { at: left.as_ptr(), line, second: 16 * line, step: K_TILE / 2, past: false };
                 let right = &right[first * 16 * width + j..];
-                let cols = Pair { at: right.as_ptr(), line: width, second: 16, step: 16 * width };
+                let cols = Pair { at: right.as_ptr(), line: width, second: 16, step: 16 * width, past: false };
                 let sums = Square { at: c[i * width + j..].as_mut_ptr(), line: width };
                 // SAFETY: tiles of 16 rows up to `m`, of 16 columns up to `n` and of 16 pairs for all steps, checked above.
-                unsafe { self.tiles.sum(rows, cols, steps, zero, sums, m - i > 16, n - j > 16) };
+                unsafe { self.tiles.sum(rows, cols, steps, zero, sums, m - i > 16, n - j > 16, &mut ()) };
             }
         }
     }

@@ -1,8 +1,7 @@
 //! The products on AMX: bf16 tiles of 16 by 32 of the sum against 32 of the sum by 16, summed in f32.
 //!
-//! The left operand is copied once, a block of rows at a time, into tiles that all threads share, or into those of one that has these rows to itself; each task takes
-//! a strip of 32 outputs after another, whose part of the weights lies as tiles in its thread's memory, and takes all rows over it, 32 at a time. The tile unit is busy
-//! with that, and the rest of the processor is not: so the next strip is dequantised meanwhile, the square before is written, the one that follows is begun. The sum
+//! The left operand is copied once, a block of rows at a time, into tiles that all threads share, or into those of one that has these rows to itself; each task dequantises
+//! its outputs' part of the weights into tiles in its thread's memory, a block of the sum at a time, and takes all rows over it, 32 by 32 outputs at a time. The sum
 //! goes in ascending steps of 32, padded with zeros, and what is summed so far stays with its thread until the last block, so its bits depend on no tiling.
 //!
 //! Tiles of the instruction's first operand (`rows`) lie as matrices do; those of its second (`cols`) hold pairs of the sum side by
@@ -16,31 +15,28 @@ mod memory;
 mod nibbles;
 mod plain;
 mod runs;
-mod squares;
 mod stage;
-mod sweep;
 
 use std::ops::Range;
 
 pub(super) use memory::Sizes;
 use memory::{Scratch, Threads};
-use runs::{Cols, Filling, Nothing, Run, Runs, Strip, by_type};
-use squares::{Now, Order, Squares};
-use stage::Ahead;
-use sweep::{Sweep, Turn, Turns};
 
 use super::out::Out;
 use super::product::{Factor, Left, Product, Right, Tail};
 use super::split::Split;
 use super::{Ctx, Low, Start};
-use crate::amx::{K_TILE, Pair, SIDE, Tiles};
+use crate::amx::{Beside, K_TILE, Pair, SIDE, Square, Tiles};
 use crate::pool::own;
-use crate::rows::Rows as Shared;
+use crate::rows::Rows;
 use crate::{Pool, Values, ValuesMut};
 
-/// f32 elements in the place of a tile, and of a square.
+/// Steps of a sum for which two tiles of the left operand stay in the first-level cache, beside the sums of a task: 32 KiB.
+const NEAR_STEPS: usize = 16;
+/// Room for tiles of the left operand, in f32 elements, that stay in a thread's cache from one task to the next: 1 MiB.
+const NEAR: usize = 1 << 18;
+/// f32 elements in the place of a tile.
 const TILE: usize = 256;
-const SQUARE: usize = SIDE * SIDE;
 
 pub(super) fn run(ctx: &mut Ctx, product: &mut Product) {
     match std::mem::replace(&mut product.out, ValuesMut::F32(&mut [])) {
@@ -62,15 +58,15 @@ fn run_to<T: stage::Stored>(ctx: &mut Ctx, product: &mut Product, out: Out<T>) {
     let (packed, rest) = ctx.scratch[line..].split_at_mut(sizes.left);
     let (down, rest) = rest.split_at_mut(sizes.down);
     let (per_thread, threads) = (sizes.per_thread(), pool.threads());
-    let threads_scratch = Threads { parts: Shared::new(&mut rest[..per_thread * threads], per_thread), sizes: &sizes };
+    let threads_scratch = Threads { parts: Rows::new(&mut rest[..per_thread * threads], per_thread), sizes: &sizes };
     if let Some(Tail { low: Low::Made { by, .. }, .. }) = &tail {
-        down::fill(pool, right, (rank, k), by, down);
+        down::fill(pool, &threads_scratch, right, (rank, k), by, down);
     }
     let low = tail.as_mut().map(|tail| match &mut tail.low {
         Low::Given(h) => LowRows::Given(h),
-        Low::Made { scale, into, .. } => LowRows::Made { by: down, scale: *scale, into: Shared::new(into, rank) },
+        Low::Made { scale, into, .. } => LowRows::Made { by: down, scale: *scale, into: Rows::new(into, rank) },
     });
-    let work = All { product, low, factor, packed: Shared::new(packed, 1), threads: threads_scratch, out };
+    let work = Run { product, low, factor, packed: Rows::new(packed, 1), threads: threads_scratch, out };
     match sizes.own_rows(m, work.product.n, threads) {
         Some(part) => pool.run(m.div_ceil(part), &|at, thread| {
             work.rows(at * part..m.min((at + 1) * part), &Hands::One(thread));
@@ -105,20 +101,20 @@ impl Hands<'_> {
 /// An adapter's low-rank values: there already, or to be made with the tiles of its first factor.
 enum LowRows<'a> {
     Given(&'a [f32]),
-    Made { by: &'a [f32], scale: f32, into: Shared<'a> },
+    Made { by: &'a [f32], scale: f32, into: Rows<'a> },
 }
 
 /// A product with all that its threads share.
-struct All<'a, T> {
+struct Run<'a, T> {
     product: &'a Product<'a>,
     low: Option<LowRows<'a>>,
     factor: Option<Factor<'a>>,
-    packed: Shared<'a>,
+    packed: Rows<'a>,
     threads: Threads<'a>,
     out: Out<'a, T>,
 }
 
-impl<T: stage::Stored> All<'_, T> {
+impl<T: stage::Stored> Run<'_, T> {
     /// The outputs of `all` rows, a block of them after another.
     fn rows(&self, all: Range<usize>, hands: &Hands) {
         let (&Product { left, right, n, k, start, again, .. }, sizes) = (self.product, self.threads.sizes);
@@ -149,18 +145,20 @@ impl<T: stage::Stored> All<'_, T> {
                 pack_low(hands, low, rows, &blocks, right, packed);
             }
             let threads = hands.threads();
-            let split = Split::new((rows, n), (SIDE, sizes.most), SIDE, threads);
-            let job = Job { left: packed, right, blocks: &blocks, factor: self.factor, start, filled: sizes.filled };
+            let split = Split::new((rows, n), (sizes.least, sizes.most), SIDE, threads);
+            let job = Job { left: packed, right, blocks: &blocks, factor: self.factor, start };
             let alone = matches!(hands, Hands::One(_));
             hands.run(split.tasks(), &|task, thread| {
                 let (rows, cols) = split.task(task);
-                let packed = if alone {
-                    Packed { own: 0..blocks.pairs, first: false }
+                let (tasks, mine) = if alone {
+                    (0..split.tasks(), Packed { own: 0..blocks.pairs, first: false })
                 } else {
-                    let first = !there && task == own(split.tasks(), thread, threads).start;
-                    Packed { own: own(blocks.pairs, thread, threads), first }
+                    let tasks = own(split.tasks(), thread, threads);
+                    let first = !there && task == tasks.start;
+                    (tasks, Packed { own: own(blocks.pairs, thread, threads), first })
                 };
-                job.task(m0, rows, cols, &packed, self.threads.of(thread), &self.out);
+                let next = if tasks.contains(&(task + 1)) { split.task(task + 1).1 } else { 0..0 };
+                job.task(m0, rows, (cols, next), mine, &mut self.threads.of(thread), &self.out);
             });
         }
     }
@@ -221,7 +219,7 @@ impl Block {
 
 /// Rounds `rows` of the left operand and lays them out in tiles, pair by pair of tiles and there block by block.
 fn pack(hands: &Hands, left: Left, rows: usize, blocks: &Blocks, right: Right, to: &mut [f32]) {
-    let all = Shared::new(to, 1);
+    let all = Rows::new(to, 1);
     hands.run(blocks.pairs, &|pair, _| {
         for block in blocks.each() {
             // SAFETY: these tiles are this task's.
@@ -234,7 +232,7 @@ fn pack(hands: &Hands, left: Left, rows: usize, blocks: &Blocks, right: Right, t
 
 /// The same of low-rank values, after the last block.
 fn pack_low(hands: &Hands, low: Left, rows: usize, blocks: &Blocks, right: Right, to: &mut [f32]) {
-    let (all, block) = (Shared::new(to, 1), blocks.last());
+    let (all, block) = (Rows::new(to, 1), blocks.last());
     hands.run(blocks.pairs, &|pair, _| {
         // SAFETY: these tiles are this task's.
         let to = unsafe { all.range(block.tiles(pair)) };
@@ -270,257 +268,166 @@ struct Job<'a> {
     /// The adapter's factor: the last block's sum goes on over its rows.
     factor: Option<Factor<'a>>,
     start: Start<'a>,
-    /// Outputs that are filled at once, where they are not filled beside sums.
-    filled: usize,
 }
 
-impl<'a> Job<'a> {
-    /// Sums for `rows` of the block, which begins at row `m0` of the output, and for columns `cols`. It begins with what its thread has packed and asks for the
-    /// rest meanwhile, and for the next block's.
+impl Job<'_> {
+    /// Sums for `rows` of the block, which begins at row `m0` of the output, and for columns `cols`; columns `next` are this thread's next.
+    /// It begins with what its thread has packed and asks for the rest meanwhile, for the output, and for what it dequantises next.
     fn task<T: stage::Stored>(
         &self,
         m0: usize,
         rows: Range<usize>,
-        cols: Range<usize>,
-        packed: &Packed,
-        scratch: Scratch,
+        (cols, next): (Range<usize>, Range<usize>),
+        packed: Packed,
+        scratch: &mut Scratch,
         out: &Out<T>,
     ) {
         let (first, end) = (rows.start / SIDE, rows.end.div_ceil(SIDE));
         let begin = if (first..end).contains(&packed.own.start) { packed.own.start } else { first };
-        let order = Order { first, end, begin };
-        let Scratch { weights, sums, buffer } = scratch;
-        let (transposed, wait) = (self.transposed(), self.blocks.len() > 1);
-        let squares = Squares {
-            order,
-            rows: m0 + rows.start..m0 + rows.end,
-            cols: cols.clone(),
-            transposed,
-            start: self.start,
-            out,
-            sums,
-            wait,
+        let pairs = (begin..end).chain(first..begin);
+        // What another thread packed is far once; what this thread's cache does not hold beside weights, in every task.
+        let far = self.blocks.last().tiles(self.blocks.pairs - 1).end > NEAR;
+        let near = if far { 1 } else { packed.own.len().max(1) };
+        let transposed = matches!(self.right, Right::Rows(_));
+        let stage = |pair: usize| {
+            let i = m0 + pair * SIDE;
+            stage::Stage { rows: i..(m0 + rows.end).min(i + SIDE), cols: cols.clone(), transposed }
         };
-        // SAFETY: the product checked that this processor has AMX and that its kernel lets us use it.
-        let tiles = unsafe { Tiles::configure() };
-        let mut turns =
-            Round { job: self, squares, strip: 0, strips: cols.len().div_ceil(SIDE), at: 0, first: packed.first };
-        // SAFETY: the product checked the instructions; this task alone touches these rows and columns.
-        unsafe { turns.squares.begin() };
-        match self.runs() {
-            Some(runs) => self.beside(runs, &cols, weights, &tiles, &mut turns),
-            None => self.after(&cols, weights, buffer, &tiles, &mut turns),
-        }
-        // SAFETY: as above.
-        unsafe { turns.squares.end() };
-    }
-
-    fn transposed(&self) -> bool {
-        matches!(self.right, Right::Rows(_))
-    }
-
-    /// The weights as runs, where they are. (Values are not: nothing is left to do for them beside sums, and long pieces of rows are brought faster.)
-    fn runs(&self) -> Option<Runs<'a>> {
-        match &self.right {
-            Right::Rows(w) => Runs::of(w),
-            Right::Cols(w) if w.values().is_some() => None,
-            Right::Cols(w) => Runs::of(w),
-        }
-    }
-
-    /// A task whose weights become tiles a strip at a time, beside the sums of the strip before.
-    fn beside<T: stage::Stored>(
-        &self,
-        runs: Runs<'a>,
-        cols: &Range<usize>,
-        weights: &mut [f32],
-        tiles: &Tiles,
-        turns: &mut Round<T>,
-    ) {
-        let (strips, blocks) = (turns.strips, self.blocks.len());
-        let transposed = self.transposed();
-        let (mut now, mut next) = weights.split_at_mut(weights.len() / 2);
-        let outputs = |item: usize| {
-            let j = cols.start + item % strips * SIDE;
-            j..cols.end.min(j + SIDE)
-        };
-        // SAFETY: the product checked that this processor has the instructions.
-        unsafe { by_type!(runs.ty, R => fill_alone::<R>(transposed, runs, self.strip(0, outputs(0), 1, now))) };
-        self.tail(0, outputs(0), now);
-        for item in 0..blocks * strips {
-            (turns.at, turns.strip) = (item / strips, item % strips);
-            let sweep = self.sweep(tiles, &self.blocks.get(turns.at), now, turns.squares.order);
-            // SAFETY: the product checked the instructions. Both operands have all tiles: those of weights by the sizes of its scratch memory.
-            unsafe {
-                if item + 1 < blocks * strips {
-                    let to_come = self.blocks.get((item + 1) / strips).main;
-                    let each = (SIDE / 2 * to_come).div_ceil(sweep.steps * sweep.count);
-                    let coming = self.strip((item + 1) / strips, outputs(item + 1), each, next);
-                    by_type!(runs.ty, R => sweep_filling::<R>(transposed, runs, coming, &sweep, turns));
-                    self.tail((item + 1) / strips, outputs(item + 1), next);
-                } else {
-                    sweep::sweep::<Nothing, true, true>(Nothing, &sweep, turns);
-                }
-            }
-            (now, next) = (next, now);
-        }
-    }
-
-    /// The strip of outputs `js` in a block of the sum, `each` pairs of runs to be filled at once.
-    fn strip<'s>(&self, block: usize, js: Range<usize>, each: usize, to: &'s mut [f32]) -> Strip<'s> {
-        let block = self.blocks.get(block);
-        Strip { js, ks: block.ks, place: fill::Place { first: 0, steps: block.steps }, to, each }
-    }
-
-    /// A task whose weights become tiles before their sums.
-    fn after<T: stage::Stored>(
-        &self,
-        cols: &Range<usize>,
-        weights: &mut [f32],
-        buffer: &mut [f32],
-        tiles: &Tiles,
-        turns: &mut Round<T>,
-    ) {
         for (at, block) in self.blocks.each().enumerate() {
-            for j in cols.clone().step_by(self.filled) {
-                let js = j..cols.end.min(j + self.filled);
-                let place = fill::Place { first: 0, steps: block.steps };
-                // SAFETY: the product checked that this processor has the instructions.
+            self.weights(&block, &cols, scratch);
+            // SAFETY: the product checked that this processor has AMX and that its kernel lets us use it.
+            let tiles = unsafe { Tiles::configure() };
+            let goes_on = at == 0 && matches!(self.start, Start::Output);
+            let steps = block.steps * cols.len().div_ceil(SIDE);
+            let coming = if block.last { (0, next.clone()) } else { (at + 1, cols.clone()) };
+            for (order, pair) in pairs.clone().enumerate() {
+                let (now, sums) = (stage(pair), scratch.sums.at(order));
+                // SAFETY: the product checked the instructions; this task alone touches these rows and columns.
                 unsafe {
-                    match &self.right {
-                        Right::Rows(w) => {
-                            fill::weight_rows(w, js.clone(), block.ks.clone(), place, buffer, weights);
-                        }
-                        Right::Cols(w) => {
-                            fill::weight_cols(w, js.clone(), block.ks.clone(), place, buffer, weights);
-                        }
+                    if goes_on && order == 0 {
+                        now.fetch(out);
+                    }
+                    if at == 0 {
+                        now.begin(self.start, out, sums);
                     }
                 }
-                self.tail(at, js.clone(), weights);
-                for (strip, weights) in js.clone().step_by(SIDE).zip(weights.chunks_exact(2 * TILE * block.steps)) {
-                    (turns.at, turns.strip) = (at, (strip - cols.start) / SIDE);
-                    let sweep = self.sweep(tiles, &block, weights, turns.squares.order);
-                    let few = turns.squares.rows.len() <= 16;
-                    // SAFETY: as in `beside`.
-                    unsafe {
-                        match (few, self.transposed()) {
-                            (false, _) => sweep::sweep::<Nothing, true, true>(Nothing, &sweep, turns),
-                            (true, true) => sweep::sweep::<Nothing, true, false>(Nothing, &sweep, turns),
-                            (true, false) => sweep::sweep::<Nothing, false, true>(Nothing, &sweep, turns),
-                        }
-                    }
+                let left = match pairs.clone().nth(order + near) {
+                    Some(next) if far || packed.first => block.tiles(next),
+                    None if far && !block.last => self.blocks.get(at + 1).tiles(begin),
+                    _ => 0..0,
+                };
+                let left = &self.left[left];
+                let output = match pairs.clone().nth(order + 1) {
+                    Some(next) if goes_on => stage(next).ahead(out, steps),
+                    _ if block.last && !goes_on => now.ahead(out, steps),
+                    _ => stage::Ahead::NONE,
+                };
+                let mut beside = [
+                    stage::Ahead::new(left.as_ptr(), 1, size_of_val(left), 0, steps),
+                    output,
+                    self.weights_ahead(&coming, order, end - first, steps),
+                ];
+                let zero = at == 0 && matches!(self.start, Start::Zero);
+                self.squares(&tiles, &block, pair, &now, zero, scratch.weights, sums, &mut beside);
+                if block.last {
+                    // SAFETY: as above.
+                    unsafe { now.end(out, sums) };
                 }
             }
         }
     }
 
-    /// What the last block goes on with, the adapter's factor for outputs `js`, into tiles behind those of the weights.
-    fn tail(&self, block: usize, js: Range<usize>, weights: &mut [f32]) {
-        let block = self.blocks.get(block);
-        let Some(factor) = self.factor.as_ref().filter(|_| block.last) else { return };
-        let place = fill::Place { first: block.main, steps: block.steps };
+    /// Asks for part `part` of `parts` of what is dequantised for block `at` and columns `cols`, beside `steps`: all of it where whole rows are, and
+    /// otherwise what columns begin with, which ask for the rest themselves.
+    fn weights_ahead(
+        &self,
+        (at, cols): &(usize, Range<usize>),
+        part: usize,
+        parts: usize,
+        steps: usize,
+    ) -> stage::Ahead {
+        let ks = self.blocks.get(*at).ks;
+        let (w, rows, cols) = match &self.right {
+            Right::Rows(w) => (w, cols.clone(), ks),
+            // Values are not dequantised.
+            Right::Cols(w) if w.values().is_some() => return stage::Ahead::NONE,
+            Right::Cols(w) => (w, ks.start..ks.end.min(ks.start + runs::ROWS_AHEAD), cols.clone()),
+        };
+        let row = |part: usize| rows.start + rows.len() * part / parts;
+        match w.blocks_of(row(part), &cols) {
+            Some(blocks) => {
+                stage::Ahead::new(blocks.as_ptr(), row(part + 1) - row(part), blocks.len(), w.stride(), steps)
+            }
+            None => stage::Ahead::NONE,
+        }
+    }
+
+    /// A block of the weights for columns `cols` into tiles, and of an adapter's factor after the last.
+    fn weights(&self, block: &Block, cols: &Range<usize>, scratch: &mut Scratch) {
+        let (ks, steps) = (block.ks.clone(), block.steps);
+        let (place, tail) = (fill::Place { first: 0, steps }, fill::Place { first: block.main, steps });
+        let factor = self.factor.as_ref().filter(|_| block.last);
+        let Scratch { buffer, weights, .. } = scratch;
         // SAFETY: the product checked that this processor has the instructions.
         unsafe {
-            if self.transposed() {
-                fill::factor_rows(factor, js, place, weights);
-            } else {
-                fill::weight_cols(&factor.weight(), js, 0..factor.rank, place, &mut [], weights);
+            match &self.right {
+                Right::Rows(w) => {
+                    fill::weight_rows(w, cols.clone(), ks, place, buffer, weights);
+                    if let Some(factor) = factor {
+                        fill::factor_rows(factor, cols.clone(), tail, weights);
+                    }
+                }
+                Right::Cols(w) => {
+                    fill::weight_cols(w, cols.clone(), ks, place, buffer, weights);
+                    if let Some(factor) = factor {
+                        let w = factor.weight();
+                        fill::weight_cols(&w, cols.clone(), 0..factor.rank, tail, buffer, weights);
+                    }
+                }
             }
         }
     }
 
-    /// A block's sums of a strip, whose tiles are `weights`, with the pairs of `order`.
-    fn sweep<'s>(&self, tiles: &'s Tiles, block: &Block, weights: &[f32], order: Order) -> Sweep<'s> {
-        let (left, steps) = (&self.left[block.at..], block.steps);
-        assert!(weights.len() >= 2 * TILE * steps && self.left.len() >= block.tiles(order.end - 1).end, "tiles");
-        let (rows, cols, apart) = if self.transposed() {
-            (row_tiles(weights, 0, steps), col_tiles(left, 0), (0, block.pair))
-        } else {
-            (row_tiles(left, 0, steps), col_tiles(weights, 0), (block.pair, 0))
-        };
-        Sweep { tiles, rows, cols, apart, steps, count: order.len() }
-    }
-}
-
-/// What goes on round by round of a task's strips.
-struct Round<'j, 'a, T> {
-    job: &'j Job<'a>,
-    squares: Squares<'j, T>,
-    /// The block and the strip.
-    at: usize,
-    strip: usize,
-    strips: usize,
-    /// Whether what other threads have packed is far.
-    first: bool,
-}
-
-impl<T: stage::Stored> Round<'_, '_, T> {
-    fn now(&self, at: usize) -> Now {
-        Now { strip: self.strip, at, first: self.at == 0, last: self.at + 1 == self.job.blocks.len() }
-    }
-
-    /// Tiles of the left operand that are asked for beside the sums of pair `at`: the next pair's, where another thread has packed them, and a strip's share of
-    /// the next block's.
-    fn ahead(&self, at: usize) -> Ahead {
-        let (blocks, order) = (self.job.blocks, self.squares.order);
-        let steps = blocks.get(self.at).steps;
-        let tiles = if self.first && self.at == 0 && self.strip == 0 {
-            order.get(at + 1).map(|pair| blocks.get(0).tiles(pair))
-        } else if blocks.len() > 1 {
-            let all = blocks.get((self.at + 1) % blocks.len()).tiles(order.get(at).unwrap_or(order.first));
-            let share = |strip: usize| all.start + all.len() * strip / self.strips;
-            Some(share(self.strip)..share(self.strip + 1))
-        } else {
-            None
-        };
-        Ahead::new(tiles.map_or(&[], |tiles| &self.job.left[tiles]), steps)
-    }
-}
-
-impl<T: stage::Stored> Turns for Round<'_, '_, T> {
-    fn turn(&mut self, at: usize) -> Turn {
-        let (sums, zero) = self.squares.place(self.now(at));
-        let order = self.squares.order;
-        Turn { pair: order.get(at).unwrap_or(order.first), sums, zero, ahead: self.ahead(at) }
-    }
-
-    fn part(&mut self, at: usize, part: usize) {
-        let now = self.now(at);
-        // SAFETY: the product checked the instructions; the task alone touches these rows and columns.
-        unsafe { self.squares.part(now, part) };
-    }
-}
-
-/// Fills a strip while nothing else goes on.
-///
-/// # Safety
-/// As [`Filling::end`].
-unsafe fn fill_alone<R: Run>(rows: bool, runs: Runs, strip: Strip) {
-    // SAFETY: the caller's promise.
-    unsafe { if rows { runs::Rows::<R>::new(runs, strip).end() } else { Cols::<R>::new(runs, strip).end() } }
-}
-
-/// Fills a strip beside the sums of another one.
-///
-/// # Safety
-/// As [`sweep::sweep`].
-unsafe fn sweep_filling<R: Run>(rows: bool, runs: Runs, strip: Strip, sweep: &Sweep, turns: &mut dyn Turns) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if rows {
-            sweep::sweep::<_, true, true>(runs::Rows::<R>::new(runs, strip), sweep, turns);
-        } else {
-            sweep::sweep::<_, true, true>(Cols::<R>::new(runs, strip), sweep, turns);
+    /// Adds a block's products of a pair of rows with all columns of the stage to its `sums`, some steps of the sum at a time, so that these rows' tiles stay in
+    /// the first-level cache from one square to the next; the weights' go past it.
+    #[allow(clippy::too_many_arguments)]
+    fn squares(
+        &self,
+        tiles: &Tiles,
+        block: &Block,
+        pair: usize,
+        stage: &stage::Stage,
+        zero: bool,
+        weights: &[f32],
+        sums: &mut [f32],
+        beside: &mut impl Beside,
+    ) {
+        let (all, left) = (block.steps, &self.left[block.tiles(pair)]);
+        let (m, parts) = (stage.rows.len(), all.div_ceil(NEAR_STEPS).max(1));
+        for part in 0..parts {
+            let (first, end) = (all * part / parts, all * (part + 1) / parts);
+            for j in (0..stage.cols.len()).step_by(SIDE) {
+                let n = stage.cols.len() - j;
+                let weights = &weights[j / SIDE * left.len()..][..left.len()];
+                let sums = &mut sums[j * SIDE..][..SIDE * SIDE];
+                let (rows, cols, two_rows, two_cols) = match stage.transposed {
+                    true => (row_tiles(weights, first, all).past(), col_tiles(left, first), n > 16, m > 16),
+                    false => (row_tiles(left, first, all), col_tiles(weights, first).past(), m > 16, n > 16),
+                };
+                let sums = Square { at: sums.as_mut_ptr(), line: SIDE };
+                // SAFETY: two runs of `all` tiles, `all` pairs of tiles (both slices are as long), and a whole square.
+                unsafe { tiles.sum(rows, cols, end - first, zero && part == 0, sums, two_rows, two_cols, beside) };
+            }
         }
     }
 }
 
 /// Two runs of `steps` tiles of rows, one after the other, from tile `first` on.
 fn row_tiles(tiles: &[f32], first: usize, steps: usize) -> Pair {
-    Pair { at: tiles[first * TILE..].as_ptr(), line: 16, second: steps * TILE, step: TILE }
+    Pair { at: tiles[first * TILE..].as_ptr(), line: 16, second: steps * TILE, step: TILE, past: false }
 }
 
 /// Pairs of tiles of columns, from pair `first` on.
 fn col_tiles(tiles: &[f32], first: usize) -> Pair {
-    Pair { at: tiles[2 * first * TILE..].as_ptr(), line: 16, second: TILE, step: 2 * TILE }
+    Pair { at: tiles[2 * first * TILE..].as_ptr(), line: 16, second: TILE, step: 2 * TILE, past: false }
 }

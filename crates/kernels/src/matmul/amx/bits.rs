@@ -6,9 +6,7 @@ use super::nibbles::{half, scale_and_min};
 use super::runs::Run;
 use crate::avx512::round;
 
-#[derive(Clone, Copy)]
 pub(super) struct Q5K;
-#[derive(Clone, Copy)]
 pub(super) struct Q6K;
 
 /// `d q` or `d q + m` for the 32 signed bytes of a run, halves of which have scales of their own.

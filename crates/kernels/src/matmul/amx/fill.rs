@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::super::Weight;
 use super::super::product::{Factor, Left};
+use super::runs::Runs;
 use super::{K_TILE, SIDE, TILE};
 use crate::avx512::{halves, interleave, mask, round, rounded, transpose_16};
 use crate::{Values, fetch};
@@ -110,6 +111,10 @@ pub(super) unsafe fn weight_rows(
     buffer: &mut [f32],
     to: &mut [f32],
 ) {
+    if let Some(runs) = Runs::of(w) {
+        // SAFETY: the caller's promise.
+        return unsafe { runs.rows(js, ks, place, to) };
+    }
     let steps = ks.len().div_ceil(K_TILE);
     let buffer: &mut [u16] = &mut bytemuck::cast_slice_mut(buffer)[..steps * K_TILE];
     buffer.fill(0);
@@ -143,6 +148,10 @@ pub(super) unsafe fn weight_cols(
 ) {
     if let Some(values) = w.values() {
         return value_cols(w, values, js, ks, place, to);
+    }
+    if let Some(runs) = Runs::of(w) {
+        // SAFETY: the caller's promise.
+        return unsafe { runs.cols(js, ks, place, to) };
     }
     let steps = ks.len().div_ceil(K_TILE);
     let padded = js.len().next_multiple_of(SIDE);

@@ -3,11 +3,11 @@
 
 use std::arch::x86_64::*;
 
-use super::runs::Run;
+use super::runs::{Numbers, Run, Sixteen};
 use crate::avx512::round;
 
 /// How runs of nibbles lie in a group, whose first four bytes hold its numbers.
-pub(super) trait Nibbles: Copy {
+pub(super) trait Nibbles {
     /// Runs of a group, and its bytes.
     const RUNS: usize = 1;
     const BYTES: usize;
@@ -42,12 +42,23 @@ impl<N: Nibbles> Run for N {
     }
 
     #[inline(always)]
-    unsafe fn two(groups: [&[u8]; 2], at: usize) -> [__m512i; 2] {
+    unsafe fn numbers(rows: Sixteen, at: usize) -> Numbers {
+        // SAFETY: the caller's promise; arrays of 16 floats are as large as registers.
+        unsafe {
+            let both = rows.four_bytes(at / N::RUNS * N::BYTES);
+            let first = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
+            let second = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(both)));
+            std::mem::transmute::<[__m512; 2], Numbers>([first, second])
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn two(groups: [&[u8]; 2], at: usize, numbers: &Numbers, number: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
         unsafe {
             // (No closure: where the compiler does not inline one, it has none of these instructions.)
-            let first = N::values(groups[0], at, halves(groups[0]));
-            let table = round(first, N::values(groups[1], at, halves(groups[1])));
+            let first = N::values(groups[0], at, of_row(numbers, number));
+            let table = round(first, N::values(groups[1], at, of_row(numbers, number + 1)));
             let (low, sixteen) = (_mm512_set1_epi16(15), _mm512_set1_epi16(16));
             let first = _mm512_and_si512(N::words(groups[0], at), low);
             let second = _mm512_ternarylogic_epi32::<0xea>(N::words(groups[1], at), low, sixteen);
@@ -73,6 +84,13 @@ impl<N: Nibbles> Run for N {
     }
 }
 
+/// The two numbers of one of sixteen rows.
+#[inline(always)]
+unsafe fn of_row(numbers: &Numbers, row: usize) -> [__m512; 2] {
+    // SAFETY: the caller's promise.
+    unsafe { [_mm512_set1_ps(numbers[0][row]), _mm512_set1_ps(numbers[1][row])] }
+}
+
 /// Which of sixteen values each of 32 elements has, by the lower four bits of words. The values are there twice, so that the fifth does not matter.
 #[inline(always)]
 unsafe fn looked_up(words: __m512i, values: __m512) -> __m512i {
@@ -87,11 +105,8 @@ unsafe fn halves(group: &[u8]) -> [__m512; 2] {
     unsafe { [half(group, 0), half(group, 2)] }
 }
 
-#[derive(Clone, Copy)]
 pub(super) struct Q4_0;
-#[derive(Clone, Copy)]
 pub(super) struct Q4_1;
-#[derive(Clone, Copy)]
 pub(super) struct Q4K;
 
 /// The half float at byte `at` in all lanes.

@@ -5,13 +5,9 @@ use std::arch::x86_64::*;
 use super::runs::Run;
 use crate::avx512::round;
 
-#[derive(Clone, Copy)]
 pub(super) struct Bf16;
-#[derive(Clone, Copy)]
 pub(super) struct F16;
-#[derive(Clone, Copy)]
 pub(super) struct F32;
-#[derive(Clone, Copy)]
 pub(super) struct Q8_0;
 
 impl Run for Bf16 {

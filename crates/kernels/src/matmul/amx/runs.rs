@@ -1,26 +1,27 @@
-//! Weights straight into bf16 tiles, without a buffer between, where rows are whole runs of 32 elements: nearly all of them. Two rows at a time, beside
-//! the sums of other tiles.
+//! Weights straight into bf16 tiles, without a buffer between, where rows are whole runs of 32 elements: nearly all of them.
 //!
 //! The bits are those of [`crate::dequant`]; what is packed otherwise goes through it.
 
 use std::arch::x86_64::*;
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::super::Weight;
+use super::bits::{Q5K, Q6K};
 use super::fill::Place;
+use super::nibbles::{Q4_0, Q4_1, Q4K};
+use super::plain::{Bf16, F16, F32, Q8_0};
 use super::{K_TILE, SIDE, TILE};
-use crate::amx::Beside;
-use crate::avx512::interleave;
+use crate::avx512::{interleave, mask};
 use crate::{BlockType, fetch};
 
-/// How many rows ahead columns ask for where nothing is beside: two steps of a sum.
-const ROWS_AHEAD: usize = 2 * K_TILE;
-/// How many bytes ahead in their rows columns ask for: what the strips after the next begin with.
-const BYTES_AHEAD: usize = 128;
+/// How many rows ahead columns ask for: two steps of a sum.
+pub(super) const ROWS_AHEAD: usize = 2 * K_TILE;
+
+/// Two numbers of each of sixteen rows that elements are scaled with.
+pub(super) type Numbers = [[f32; 16]; 2];
 
 /// How runs lie in their row: in groups, one after another.
-pub(super) trait Run: Copy {
+pub(super) trait Run {
     /// Runs of a group, and its bytes.
     const RUNS: usize = 1;
     const BYTES: usize;
@@ -31,12 +32,21 @@ pub(super) trait Run: Copy {
     /// The processor has AVX-512 with BF16.
     unsafe fn alone(group: &[u8], at: usize) -> __m512i;
 
-    /// Run `at` of two rows.
+    /// Numbers of run `at` of sixteen rows, where it is worth while to get them together.
     ///
     /// # Safety
     /// As [`Run::alone`].
     #[inline(always)]
-    unsafe fn two(groups: [&[u8]; 2], at: usize) -> [__m512i; 2] {
+    unsafe fn numbers(_: Sixteen, _: usize) -> Numbers {
+        [[0.0; 16]; 2]
+    }
+
+    /// Run `at` of two rows, the first of which is number `number` of those that the numbers are of.
+    ///
+    /// # Safety
+    /// As [`Run::alone`].
+    #[inline(always)]
+    unsafe fn two(groups: [&[u8]; 2], at: usize, _: &Numbers, _: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
         unsafe { [Self::alone(groups[0], at), Self::alone(groups[1], at)] }
     }
@@ -58,352 +68,213 @@ pub(super) trait Run: Copy {
     }
 }
 
+/// Up to sixteen rows, one after another.
+#[derive(Clone, Copy)]
+pub(super) struct Sixteen<'a> {
+    /// From the first of them on.
+    data: &'a [u8],
+    stride: usize,
+    count: usize,
+    /// Where each begins.
+    places: __m512i,
+}
+
+impl Sixteen<'_> {
+    /// Four bytes of each row, from its byte `at` on; zeros where there is no row.
+    #[inline(always)]
+    pub unsafe fn four_bytes(self, at: usize) -> __m512i {
+        if self.count == 0 {
+            // SAFETY: the caller's promise.
+            return unsafe { _mm512_setzero_si512() };
+        }
+        assert!((self.count - 1) * self.stride + at + 4 <= self.data.len(), "four bytes of a row");
+        // SAFETY: the last row has four bytes there, and so have those before it.
+        unsafe {
+            let from = self.data.as_ptr().add(at).cast();
+            _mm512_mask_i32gather_epi32::<1>(_mm512_setzero_si512(), mask(self.count), self.places, from)
+        }
+    }
+}
+
 /// A matrix of such rows.
 #[derive(Clone, Copy)]
 pub(super) struct Runs<'a> {
-    pub ty: BlockType,
+    ty: BlockType,
     data: &'a [u8],
     /// Bytes of a row.
     stride: usize,
+    rows: usize,
+    /// Bytes of eight runs.
+    eight: usize,
 }
 
-/// An expression in which `$run` is the type of the runs.
+/// What is done with the runs of a type.
 macro_rules! by_type {
-    ($ty:expr, $run:ident => $do:expr) => {{
-        use crate::BlockType;
-        use crate::matmul::amx::{bits, nibbles, plain};
-        macro_rules! of {
-            ($which:ty) => {{
-                type $run = $which;
-                $do
-            }};
+    ($runs:expr, $do:ident($($args:expr),*)) => {
+        match $runs.ty {
+            BlockType::Q4_0 => $do::<Q4_0>($runs, $($args),*),
+            BlockType::Q4_1 => $do::<Q4_1>($runs, $($args),*),
+            BlockType::Q4_K => $do::<Q4K>($runs, $($args),*),
+            BlockType::Q5_K => $do::<Q5K>($runs, $($args),*),
+            BlockType::Q6_K => $do::<Q6K>($runs, $($args),*),
+            BlockType::Q8_0 => $do::<Q8_0>($runs, $($args),*),
+            BlockType::F16 => $do::<F16>($runs, $($args),*),
+            BlockType::F32 => $do::<F32>($runs, $($args),*),
+            _ => $do::<Bf16>($runs, $($args),*),
         }
-        match $ty {
-            BlockType::Q4_0 => of!(nibbles::Q4_0),
-            BlockType::Q4_1 => of!(nibbles::Q4_1),
-            BlockType::Q4_K => of!(nibbles::Q4K),
-            BlockType::Q5_K => of!(bits::Q5K),
-            BlockType::Q6_K => of!(bits::Q6K),
-            BlockType::Q8_0 => of!(plain::Q8_0),
-            BlockType::F16 => of!(plain::F16),
-            BlockType::F32 => of!(plain::F32),
-            _ => of!(plain::Bf16),
-        }
-    }};
+    };
 }
-pub(super) use by_type;
 
 impl<'a> Runs<'a> {
     /// The matrix as such, where it is one.
     pub fn of(w: &Weight<'a>) -> Option<Self> {
-        if !Self::are(w.ty, w.cols) {
-            return None;
-        }
-        let data = w.bytes()?;
-        Some(Self { ty: w.ty, data, stride: w.stride() })
-    }
-
-    /// Whether rows of so many elements of a type are such, if they are blocks.
-    pub fn are(ty: BlockType, cols: usize) -> bool {
-        match ty {
-            BlockType::F16 | BlockType::BF16 | BlockType::F32 => cols.is_multiple_of(K_TILE),
+        let ours = match w.ty {
+            BlockType::F16 | BlockType::BF16 | BlockType::F32 => w.cols.is_multiple_of(K_TILE),
             BlockType::Q5_0 | BlockType::Q5_1 => false,
             _ => true,
-        }
-    }
-
-    /// The group of a run of a row, and which run it is there.
-    fn group<R: Run>(&self, row: usize, run: usize) -> (&'a [u8], usize) {
-        (&self.data[row * self.stride + run / R::RUNS * R::BYTES..][..R::BYTES], run % R::RUNS)
-    }
-}
-
-/// A strip of 32 outputs' part of a sum on its way into tiles, two rows of the weight at a time, beside other sums or alone.
-///
-/// Where the sum runs along the weight's rows the tiles are of rows, and a run is a row of one. Where it runs over them, tiles are of columns, and runs of two rows
-/// are a row of two tiles.
-pub(super) trait Filling: Beside + Copy {
-    /// All that is left.
-    ///
-    /// # Safety
-    /// As [`Beside::step`].
-    unsafe fn end(self);
-}
-
-/// Nothing to fill.
-#[derive(Clone, Copy)]
-pub(super) struct Nothing;
-
-impl Beside for Nothing {
-    #[inline(always)]
-    unsafe fn step(&mut self) {}
-}
-
-impl Filling for Nothing {
-    unsafe fn end(self) {}
-}
-
-/// Which part of a weight becomes tiles, and where they go.
-pub(super) struct Strip<'a> {
-    /// Outputs, and elements of the sum.
-    pub js: Range<usize>,
-    pub ks: Range<usize>,
-    pub place: Place,
-    pub to: &'a mut [f32],
-    /// How many pairs of rows are done beside a step.
-    pub each: usize,
-}
-
-/// A pair of runs to be done: where the first row's group begins, how far the second one's is, and where the runs go.
-#[derive(Clone, Copy)]
-struct Pair {
-    at: *const u8,
-    stride: usize,
-    to: *mut f32,
-}
-
-impl Pair {
-    /// # Safety
-    /// Both groups are inside a weight.
-    #[inline(always)]
-    unsafe fn groups<'a, R: Run>(self) -> [&'a [u8]; 2] {
-        // SAFETY: the caller's promise.
-        [self.at, self.at.wrapping_add(self.stride)].map(|at| unsafe { std::slice::from_raw_parts(at, R::BYTES) })
-    }
-
-    /// Asks for run `run` of the groups that lie `by` bytes behind these.
-    #[inline(always)]
-    fn fetch<R: Run>(self, run: usize, by: usize) {
-        let bytes = R::BYTES / R::RUNS;
-        let first = self.at.wrapping_add(by + run * bytes);
-        for at in [first, first.wrapping_add(self.stride)] {
-            fetch::line(at);
-            if bytes > 64 {
-                fetch::line(at.wrapping_add(64));
-            }
-        }
-    }
-
-    /// Writes a row of 32 elements, `by` floats behind the first place.
-    ///
-    /// # Safety
-    /// The processor has AVX-512, and there is room.
-    #[inline(always)]
-    unsafe fn store(self, by: usize, run: __m512i) {
-        // SAFETY: the caller's promise.
-        unsafe { _mm512_storeu_si512(self.to.wrapping_add(by).cast(), run) };
-    }
-}
-
-/// A strip of rows: pair after pair, each run by run.
-#[derive(Clone, Copy)]
-pub(super) struct Rows<'a, R> {
-    now: Pair,
-    /// Runs that are left, and how many beside a step.
-    left: usize,
-    each: usize,
-    /// The next run, and those of a row that belong to the strip.
-    run: usize,
-    first: usize,
-    end: usize,
-    /// The next pair, where its first run's group is, where the strip's tiles begin, and the distance of those of 16 rows.
-    pair: usize,
-    row: *const u8,
-    to: *mut f32,
-    apart: usize,
-    /// Rows there are; what is left of 32 is zeros.
-    count: usize,
-    of: PhantomData<(&'a mut [f32], R)>,
-}
-
-impl<'a, R: Run> Rows<'a, R> {
-    pub fn new(runs: Runs<'a>, strip: Strip<'a>) -> Self {
-        let Strip { js, ks, place, to, each } = strip;
-        let (first, end) = (ks.start / K_TILE, ks.end / K_TILE);
-        assert!(js.len() <= SIDE && place.first + (end - first) <= place.steps && to.len() >= 2 * place.steps * TILE);
-        let row = if ks.is_empty() || js.is_empty() {
-            std::ptr::null()
-        } else {
-            // The last group of the last row is inside, and so are all before it.
-            runs.group::<R>(js.end - 1, end - 1);
-            runs.group::<R>(js.start, first).0.as_ptr()
         };
-        let (to, apart) = (to[place.first * TILE..].as_mut_ptr(), place.steps * TILE);
-        let (now, left) = (Pair { at: row, stride: runs.stride, to }, js.len() / 2 * (end - first));
-        Self { now, left, each, run: first, first, end, pair: 0, row, to, apart, count: js.len(), of: PhantomData }
+        let data = w.bytes().filter(|data| ours && data.len() / w.rows.max(1) < 128 << 20)?;
+        let eight = 8 * K_TILE * w.ty.block_bytes() / w.ty.block_len();
+        Some(Self { ty: w.ty, data, stride: data.len() / w.rows.max(1), rows: w.rows, eight })
     }
 
-    /// Where row `row` of the strip has its place in the first tile.
-    #[inline(always)]
-    fn place(&self, row: usize) -> *mut f32 {
-        self.to.wrapping_add(row / 16 * self.apart + row % 16 * 16)
-    }
-
-    /// The next pair of runs; there is one.
+    /// Columns `ks` of rows `js` into tiles of rows.
     ///
     /// # Safety
-    /// As [`Beside::step`].
+    /// The processor has AVX-512 with BF16.
+    pub unsafe fn rows(self, js: Range<usize>, ks: Range<usize>, place: Place, to: &mut [f32]) {
+        // SAFETY: the caller's promise.
+        unsafe { by_type!(self, rows(js, ks, place, to)) }
+    }
+
+    /// Columns `js` of rows `ks` into tiles of columns.
+    ///
+    /// # Safety
+    /// As [`Runs::rows`].
+    pub unsafe fn cols(self, js: Range<usize>, ks: Range<usize>, place: Place, to: &mut [f32]) {
+        // SAFETY: the caller's promise.
+        unsafe { by_type!(self, cols(js, ks, place, to)) }
+    }
+
+    /// A row, if there is such a row.
     #[inline(always)]
-    unsafe fn one(&mut self) {
-        let now = self.now;
-        // SAFETY: the groups of a run that is left are inside, by `new`, and the tiles have room for it.
-        unsafe {
-            let run = self.run % R::RUNS;
-            // The next pair's, which is a row's runs away.
-            now.fetch::<R>(run, 2 * now.stride);
-            let [a, b] = R::two(now.groups::<R>(), run);
-            now.store(0, a);
-            now.store(16, b);
-        }
-        self.left -= 1;
-        self.run += 1;
-        self.now.to = now.to.wrapping_add(TILE);
-        if self.run.is_multiple_of(R::RUNS) {
-            self.now.at = now.at.wrapping_add(R::BYTES);
-        }
-        if self.run == self.end {
-            self.pair += 1;
-            self.run = self.first;
-            self.row = self.row.wrapping_add(2 * now.stride);
-            self.now = Pair { at: self.row, to: self.place(2 * self.pair), ..now };
+    fn row(&self, row: usize) -> Option<&'a [u8]> {
+        (row < self.rows).then(|| &self.data[row * self.stride..(row + 1) * self.stride])
+    }
+
+    /// Up to sixteen rows from `row` on, as far as there are rows before `end`.
+    #[inline(always)]
+    unsafe fn sixteen(&self, row: usize, end: usize) -> Sixteen<'a> {
+        let count = end.min(self.rows).saturating_sub(row).min(16);
+        // SAFETY: the caller's promise. A row is shorter than 128 MiB: see `Runs::of`.
+        let places = unsafe {
+            let rows = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            _mm512_mullo_epi32(rows, _mm512_set1_epi32(self.stride as i32))
+        };
+        Sixteen { data: &self.data[row.min(self.rows) * self.stride..], stride: self.stride, count, places }
+    }
+
+    /// Checks that all of `runs` of rows before `end` lie inside, for [`Runs::group`].
+    fn check<R: Run>(&self, runs: &Range<usize>, end: usize) {
+        assert!(end <= self.rows && self.rows * self.stride <= self.data.len(), "row {end} of {}", self.rows);
+        assert!(runs.end.div_ceil(R::RUNS) * R::BYTES <= self.stride, "runs {runs:?} of rows of {}", self.stride);
+    }
+
+    /// The group of a run of a row, and which run it is there. Its length is a number of the type, so that nothing is checked for every run.
+    ///
+    /// # Safety
+    /// [`Runs::check`] has seen the run and the row.
+    #[inline(always)]
+    unsafe fn group<R: Run>(&self, row: usize, run: usize) -> (&'a [u8], usize) {
+        let at = row * self.stride + run / R::RUNS * R::BYTES;
+        // SAFETY: inside the matrix by the caller's promise.
+        (unsafe { std::slice::from_raw_parts(self.data.as_ptr().add(at), R::BYTES) }, run % R::RUNS)
+    }
+
+    /// Asks for the runs `runs` of a row, if there is such a row.
+    #[inline(always)]
+    fn fetch(&self, row: usize, runs: &Range<usize>) {
+        let (from, to) = (runs.start * self.eight / 8, runs.end * self.eight / 8);
+        for line in self.row(row).and_then(|row| row.get(from..to)).unwrap_or_default().chunks(64) {
+            fetch::line(line.as_ptr());
         }
     }
 }
 
-impl<R: Run> Beside for Rows<'_, R> {
-    #[inline(always)]
-    unsafe fn step(&mut self) {
-        for _ in 0..self.each.min(self.left) {
-            // SAFETY: the caller's promise.
-            unsafe { self.one() };
-        }
-    }
-}
-
-impl<R: Run> Filling for Rows<'_, R> {
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx2,fma,f16c")]
-    unsafe fn end(mut self) {
-        while self.left > 0 {
-            // SAFETY: the caller's promise.
-            unsafe { self.one() };
-        }
-        for row in self.count / 2 * 2..SIDE {
-            let mut now = Pair { at: self.row, to: self.place(row), ..self.now };
-            for run in self.first..self.end {
-                // SAFETY: the last of an odd number of rows is inside, by `new`; the tiles have room.
+/// Numbers are got a tile before they are needed: those of sixteen rows come from as many places.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx2,fma,f16c")]
+unsafe fn rows<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place, to: &mut [f32]) {
+    let runs = ks.start / K_TILE..ks.end / K_TILE;
+    w.check::<R>(&runs, js.end);
+    for (half, tiles) in to.chunks_exact_mut(place.steps * TILE).enumerate().take(js.len().div_ceil(SIDE) * 2) {
+        let first = js.start + half * 16;
+        let tiles = tiles[place.first * TILE..].as_chunks_mut::<TILE>().0;
+        // SAFETY: the features are enabled here.
+        let sixteen = unsafe { w.sixteen(first, js.end) };
+        // SAFETY: as above.
+        let mut numbers = [unsafe { R::numbers(sixteen, runs.start) }; 2];
+        for (ahead, (run, tile)) in (first + 16..).zip(runs.clone().zip(tiles)) {
+            if ahead < js.end.min(first + 32) {
+                w.fetch(ahead, &runs);
+            }
+            if run + 1 < runs.end {
+                // SAFETY: as above.
+                numbers[(run + 1) % 2] = unsafe { R::numbers(sixteen, run + 1) };
+            }
+            let numbers = &numbers[run % 2];
+            let (there, rest) = tile.as_chunks_mut::<16>().0.split_at_mut(sixteen.count);
+            let (pairs, last) = there.as_chunks_mut::<2>();
+            for (pair, to) in pairs.iter_mut().enumerate() {
+                // SAFETY: as above; the rows are before the last, and twice 64 bytes are written.
                 unsafe {
-                    let elements = if row < self.count {
-                        R::alone(std::slice::from_raw_parts(now.at, R::BYTES), run % R::RUNS)
-                    } else {
-                        _mm512_setzero_si512()
-                    };
-                    now.store(0, elements);
-                }
-                now.to = now.to.wrapping_add(TILE);
-                if (run + 1).is_multiple_of(R::RUNS) {
-                    now.at = now.at.wrapping_add(R::BYTES);
+                    let (group, at) = w.group::<R>(first + 2 * pair, run);
+                    let (next, _) = w.group::<R>(first + 2 * pair + 1, run);
+                    for (to, run) in to.iter_mut().zip(R::two([group, next], at, numbers, 2 * pair)) {
+                        _mm512_storeu_si512(to.as_mut_ptr().cast(), run);
+                    }
                 }
             }
+            for to in last {
+                // SAFETY: as above, for 64 bytes.
+                unsafe {
+                    let (group, at) = w.group::<R>(first + sixteen.count - 1, run);
+                    _mm512_storeu_si512(to.as_mut_ptr().cast(), R::alone(group, at));
+                }
+            }
+            rest.as_flattened_mut().fill(0.0);
         }
     }
 }
 
-/// A strip of columns: a run of each row, pair of rows after pair.
-#[derive(Clone, Copy)]
-pub(super) struct Cols<'a, R> {
-    now: Pair,
-    /// Pairs that are left, and how many beside a step.
-    left: usize,
-    each: usize,
-    /// Which run of its group it is.
-    run: usize,
-    /// Pairs done.
-    done: usize,
-    /// Rows there are; what is left of the last tile is zeros.
-    count: usize,
-    of: PhantomData<(&'a mut [f32], R)>,
-}
-
-impl<'a, R: Run> Cols<'a, R> {
-    pub fn new(runs: Runs<'a>, strip: Strip<'a>) -> Self {
-        let Strip { js, ks, place, to, each } = strip;
-        assert!(js.start.is_multiple_of(SIDE) && js.len() == SIDE, "columns {js:?}");
-        let steps = ks.len().div_ceil(K_TILE);
-        assert!(place.first + steps <= place.steps && to.len() >= 2 * place.steps * TILE);
-        let (at, run) = if ks.is_empty() {
-            (std::ptr::null(), 0)
-        } else {
-            // The last row's group is inside, and so are all before it.
-            runs.group::<R>(ks.end - 1, js.start / K_TILE);
-            let (group, run) = runs.group::<R>(ks.start, js.start / K_TILE);
-            (group.as_ptr(), run)
-        };
-        let to = to[2 * place.first * TILE..].as_mut_ptr();
-        let now = Pair { at, stride: runs.stride, to };
-        Self { now, left: ks.len() / 2, each, run, done: 0, count: ks.len(), of: PhantomData }
-    }
-
-    /// The next pair of rows; there is one. `far` says that nothing of them is near.
-    ///
-    /// # Safety
-    /// As [`Beside::step`].
-    #[inline(always)]
-    unsafe fn one(&mut self, far: bool) {
-        let now = self.now;
-        now.fetch::<R>(self.run, if far { ROWS_AHEAD * now.stride } else { BYTES_AHEAD });
-        // SAFETY: the groups of a pair that is left are inside, by `new`.
-        unsafe {
-            let [first, second] = now.groups::<R>();
-            self.put(R::in_turn(first, Some(second), self.run));
-        }
-        self.left -= 1;
-        self.now.at = now.at.wrapping_add(2 * now.stride);
-    }
-
-    /// Writes a pair.
-    ///
-    /// # Safety
-    /// The processor has AVX-512, and there is room.
-    #[inline(always)]
-    unsafe fn put(&mut self, [low, high]: [__m512i; 2]) {
-        let now = self.now;
-        // SAFETY: the caller's promise.
-        unsafe {
-            now.store(0, low);
-            now.store(TILE, high);
-        }
-        self.done += 1;
-        // After 16 pairs comes the other tile, which has been filled too.
-        self.now.to = now.to.wrapping_add(if self.done.is_multiple_of(16) { 16 + TILE } else { 16 });
-    }
-}
-
-impl<R: Run> Beside for Cols<'_, R> {
-    #[inline(always)]
-    unsafe fn step(&mut self) {
-        for _ in 0..self.each.min(self.left) {
-            // SAFETY: the caller's promise.
-            unsafe { self.one(false) };
-        }
-    }
-}
-
-impl<R: Run> Filling for Cols<'_, R> {
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx2,fma,f16c")]
-    unsafe fn end(mut self) {
-        while self.left > 0 {
-            // SAFETY: the caller's promise.
-            unsafe { self.one(true) };
-        }
-        for pair in self.count / 2..self.count.next_multiple_of(K_TILE) / 2 {
-            // SAFETY: the last of an odd number of rows is inside, by `new`; the tiles have room for whole steps.
-            unsafe {
-                let both = if 2 * pair < self.count {
-                    R::in_turn(std::slice::from_raw_parts(self.now.at, R::BYTES), None, self.run)
-                } else {
-                    [_mm512_setzero_si512(); 2]
-                };
-                self.put(both);
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx2,fma,f16c")]
+unsafe fn cols<R: Run>(w: Runs, js: Range<usize>, ks: Range<usize>, place: Place, to: &mut [f32]) {
+    let runs = js.start / SIDE..js.end / SIDE;
+    let end = ks.end;
+    w.check::<R>(&runs, end);
+    for (step, k0) in ks.step_by(K_TILE).enumerate() {
+        for (v, run) in runs.clone().enumerate() {
+            // Each run of columns asks for its share of the rows of the step after the next.
+            for row in K_TILE * v / runs.len()..K_TILE * (v + 1) / runs.len() {
+                w.fetch(k0 + ROWS_AHEAD + row, &runs);
+            }
+            let tiles = &mut to[(v * place.steps + place.first + step) * 2 * TILE..][..2 * TILE];
+            let (left, right) = tiles.split_at_mut(TILE);
+            let places = left.as_chunks_mut::<16>().0.iter_mut().zip(right.as_chunks_mut::<16>().0);
+            let whole = k0 + K_TILE <= end;
+            for (pair, (left, right)) in places.enumerate() {
+                let k = k0 + 2 * pair;
+                // SAFETY: the features are enabled here; rows are before the last, and twice 64 bytes are written.
+                unsafe {
+                    let [low, high] = if whole || k < end {
+                        let (first, at) = w.group::<R>(k, run);
+                        let second = if whole || k + 1 < end { Some(w.group::<R>(k + 1, run).0) } else { None };
+                        R::in_turn(first, second, at)
+                    } else {
+                        [_mm512_setzero_si512(); 2]
+                    };
+                    _mm512_storeu_si512(left.as_mut_ptr().cast(), low);
+                    _mm512_storeu_si512(right.as_mut_ptr().cast(), high);
+                }
             }
         }
     }

@@ -9,9 +9,9 @@ use half::bf16;
 use super::super::Start;
 use super::super::out::Out;
 use super::SIDE;
+use crate::Element;
 use crate::amx::Beside;
 use crate::avx512::{mask, mask_32, round, transpose_8, transpose_16};
-use crate::{Element, fetch};
 
 /// Cache lines that are asked for beside a step of a sum at most.
 const MOST_LINES: usize = 4;
@@ -116,7 +116,7 @@ impl Stored for bf16 {
     }
 }
 
-/// A square: up to 32 rows and columns of the output. Its sums are `transposed` or not. What is done with it comes in [`PARTS`](crate::amx::PARTS).
+/// Up to 32 rows and the columns of a task. Square `q` holds columns `32 q..` of them, `transposed` or not.
 pub(super) struct Stage {
     pub rows: Range<usize>,
     pub cols: Range<usize>,
@@ -124,81 +124,108 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Fills a part of the square with what the sums begin with, unless that is zero.
+    /// Fills the squares with what the sums begin with, unless that is zero.
     ///
     /// # Safety
     /// The processor has AVX-512, and no other task touches these rows and columns of the output.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub unsafe fn begin<T: Stored>(&self, start: Start, out: &Out<T>, part: usize, sums: &mut [f32]) {
+    pub unsafe fn begin<T: Stored>(&self, start: Start, out: &Out<T>, sums: &mut [f32]) {
         match start {
             Start::Zero => {}
             // SAFETY: as many numbers as columns.
-            Start::Bias(bias) => unsafe { self.bring(bias[self.cols.clone()].as_ptr(), 0, part, sums) },
+            Start::Bias(bias) => unsafe { self.bring(bias[self.cols.clone()].as_ptr(), 0, sums) },
             // SAFETY: the caller's promise.
-            Start::Output => unsafe { self.bring(self.place(out).cast_const(), out.n(), part, sums) },
+            Start::Output => unsafe {
+                self.bring(out.tile(self.rows.clone(), self.cols.clone()).cast_const(), out.n(), sums);
+            },
         }
     }
 
-    /// Where the square begins in the output.
-    fn place<T>(&self, out: &Out<T>) -> *mut T {
-        out.tile(self.rows.clone(), self.cols.clone())
-    }
-
-    /// Fills a part, a tile, with rows that lie `apart` from `at` on.
+    /// Fills the squares with rows that lie `apart` from `at` on.
     ///
     /// # Safety
     /// As [`Stage::begin`], and all rows and columns can be read there.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    unsafe fn bring<T: Stored>(&self, at: *const T, apart: usize, part: usize, sums: &mut [f32]) {
-        let (i, j) = (part / 2 * 16, part % 2 * 16);
-        let lanes = mask(self.cols.len().saturating_sub(j));
-        let mut tile = [_mm512_setzero_ps(); 16];
-        for (r, x) in tile.iter_mut().enumerate().take(self.rows.len().saturating_sub(i)) {
-            // SAFETY: row `i + r` and the masked columns lie inside the square.
-            *x = unsafe { T::load(at.wrapping_add((i + r) * apart + j), lanes) };
-        }
-        let (tile, to) = if self.transposed { (transpose_16(tile), j * SIDE + i) } else { (tile, i * SIDE + j) };
-        for (r, x) in tile.into_iter().enumerate() {
-            let to = &mut sums[to + r * SIDE..][..16];
-            // SAFETY: `to` has 16 floats.
-            unsafe { _mm512_storeu_ps(to.as_mut_ptr(), x) };
-        }
-    }
-
-    /// Asks for the output's cache lines of a part of the rows.
-    pub fn fetch<T: Stored>(&self, out: &Out<T>, part: usize) {
-        let at = self.place(out);
-        for i in part * 8..self.rows.len().min(part * 8 + 8) {
-            for j in (0..self.cols.len()).step_by(T::LINE) {
-                fetch::line(at.wrapping_add(i * out.n() + j).cast());
+    unsafe fn bring<T: Stored>(&self, at: *const T, apart: usize, sums: &mut [f32]) {
+        for (q, sums) in sums.chunks_exact_mut(SIDE * SIDE).take(self.cols.len().div_ceil(SIDE)).enumerate() {
+            let n = SIDE.min(self.cols.len() - q * SIDE);
+            for half in (0..n).step_by(16) {
+                let mask = mask(n - half);
+                for i in (0..self.rows.len()).step_by(16) {
+                    let mut tile = [_mm512_setzero_ps(); 16];
+                    for (r, x) in tile.iter_mut().enumerate().take(self.rows.len() - i) {
+                        // SAFETY: row `i + r` and the masked columns lie inside the stage.
+                        *x = unsafe { T::load(at.add((i + r) * apart + q * SIDE + half), mask) };
+                    }
+                    let (tile, to) =
+                        if self.transposed { (transpose_16(tile), half * SIDE + i) } else { (tile, i * SIDE + half) };
+                    for (r, x) in tile.into_iter().enumerate() {
+                        let to = &mut sums[to + r * SIDE..][..16];
+                        // SAFETY: `to` has 16 floats.
+                        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), x) };
+                    }
+                }
             }
         }
     }
 
-    /// Writes a part of the square to the output.
+    /// Asks for the output's cache lines beside `steps`, to be read or written after them.
+    pub fn ahead<T: Stored>(&self, out: &Out<T>, steps: usize) -> Ahead {
+        let at = out.tile(self.rows.clone(), self.cols.clone());
+        let [bytes, apart] = [self.cols.len(), out.n()].map(|len| len * size_of::<T>());
+        Ahead::new(at, self.rows.len(), bytes, apart, steps)
+    }
+
+    /// Asks for the output's cache lines at once, to be read now.
+    pub fn fetch<T: Stored>(&self, out: &Out<T>) {
+        let at = out.tile(self.rows.clone(), self.cols.clone());
+        for i in 0..self.rows.len() {
+            for j in (0..self.cols.len()).step_by(T::LINE) {
+                // SAFETY: a hint; it faults at no address.
+                unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.wrapping_add(i * out.n() + j).cast()) };
+            }
+        }
+    }
+
+    /// Parts that the squares are written in: 16 rows of one cache line each where they are transposed, and otherwise rows, which go out in long pieces.
+    fn parts<T: Stored>(&self) -> usize {
+        if self.transposed { self.rows.len().div_ceil(16) * self.cols.len().div_ceil(T::LINE) } else { self.rows.len() }
+    }
+
+    /// Writes the squares to the output.
     ///
     /// # Safety
     /// As [`Stage::begin`].
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub unsafe fn end<T: Stored>(&self, out: &Out<T>, part: usize, sums: &[f32]) {
-        let (at, n) = (self.place(out), out.n());
-        let (rows, cols) = (self.rows.len(), self.cols.len());
+    pub unsafe fn end<T: Stored>(&self, out: &Out<T>, sums: &[f32]) {
+        let at = out.tile(self.rows.clone(), self.cols.clone());
+        for part in 0..self.parts::<T>() {
+            // SAFETY: the caller's promise.
+            unsafe { self.write(at, out.n(), sums, part) };
+        }
+    }
+
+    /// Writes one part to the output, whose place for this stage is `at`, with rows `n` apart.
+    ///
+    /// # Safety
+    /// As [`Stage::begin`].
+    #[inline(always)]
+    unsafe fn write<T: Stored>(&self, at: *mut T, n: usize, sums: &[f32], part: usize) {
         if self.transposed {
-            // 16 rows of a cache line each, or of half of one.
-            let (i, j) = (part / 2 * 16, part % 2 * 16);
-            if i < rows && j < cols && j.is_multiple_of(T::LINE) {
-                let from = &sums[j * SIDE + i..][..(T::LINE - 1) * SIDE + 16];
-                // SAFETY: as many rows of sums, each with 16 floats from here on; the rows and columns that are left lie inside the square.
-                unsafe { T::turn(from.as_ptr(), rows - i, cols - j, at.add(i * n + j), n) };
-            }
+            let across = self.cols.len().div_ceil(T::LINE);
+            let (i, j) = (part / across * 16, part % across * T::LINE);
+            let from = &sums[j / SIDE * SIDE * SIDE + j % SIDE * SIDE + i..][..(T::LINE - 1) * SIDE + 16];
+            // SAFETY: as many rows of sums, each with 16 floats from here on; the rows and columns that are left lie inside the stage.
+            unsafe { T::turn(from.as_ptr(), self.rows.len() - i, self.cols.len() - j, at.add(i * n + j), n) };
             return;
         }
-        for i in part * 8..rows.min(part * 8 + 8) {
-            let from = &sums[i * SIDE..][..SIDE];
-            // SAFETY: 32 floats; row `i` and the columns lie inside the square.
+        for (q, sums) in sums.chunks_exact(SIDE * SIDE).take(self.cols.len().div_ceil(SIDE)).enumerate() {
+            let left = self.cols.len() - q * SIDE;
+            let from = &sums[part * SIDE..][..SIDE];
+            // SAFETY: 32 floats; row `part` and the columns that are left lie inside the stage.
             unsafe {
                 let (low, high) = (_mm512_loadu_ps(from.as_ptr()), _mm512_loadu_ps(from.as_ptr().add(16)));
-                T::store_pair(at.add(i * n), cols, low, high);
+                T::store_pair(at.add(part * n + q * SIDE), left.min(SIDE), low, high);
             }
         }
     }
@@ -208,7 +235,12 @@ impl Stage {
 /// changes from step to step is guessed wrongly by the processor.)
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
+    /// The next line, and where its row ends.
     at: *const u8,
+    end: *const u8,
+    /// Bytes of a row up to there, and from there to the next one.
+    bytes: usize,
+    apart: usize,
     /// Lines that are left, and how many at a time.
     left: usize,
     each: usize,
@@ -216,23 +248,36 @@ pub(super) struct Ahead {
 
 impl Ahead {
     /// Nothing.
-    pub const NONE: Self = Self { at: std::ptr::null(), left: 0, each: 0 };
+    pub const NONE: Self = Self { at: std::ptr::null(), end: std::ptr::null(), bytes: 0, apart: 0, left: 0, each: 0 };
 
-    /// Asks for `these`, as many as there is room for beside `steps`.
-    pub fn new(these: &[f32], steps: usize) -> Self {
-        let left = size_of_val(these).div_ceil(64);
-        Self { at: these.as_ptr().cast(), left, each: left.div_ceil(steps.max(1)).min(MOST_LINES) }
+    /// Asks for rows of `bytes` that lie `apart` from `at` on, as many of `rows` as there is room for beside `steps`.
+    pub fn new<T>(at: *const T, rows: usize, bytes: usize, apart: usize, steps: usize) -> Self {
+        if rows * bytes * steps == 0 {
+            return Self::NONE;
+        }
+        let (rows, bytes) = if bytes == apart { (1, rows * bytes) } else { (rows, bytes) };
+        let aligned = at.addr().is_multiple_of(64) && (rows == 1 || apart.is_multiple_of(64));
+        let lines = (bytes + if aligned { 0 } else { 63 }).div_ceil(64);
+        let (at, bytes) = (at.cast::<u8>(), 64 * lines);
+        let each = (rows * lines).div_ceil(steps).min(MOST_LINES);
+        Self { at, end: at.wrapping_add(bytes), bytes, apart: apart.wrapping_sub(bytes), left: rows * lines, each }
     }
 }
 
-impl Beside for Ahead {
+impl<const N: usize> Beside for [Ahead; N] {
     #[inline(always)]
-    unsafe fn step(&mut self) {
-        for _ in 0..self.each.min(self.left) {
-            // SAFETY: a hint; it faults at no address.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.at.cast()) };
-            self.at = self.at.wrapping_add(64);
-            self.left -= 1;
+    fn part(&mut self) {
+        for ahead in self {
+            for _ in 0..ahead.each.min(ahead.left) {
+                // SAFETY: a hint; it faults at no address.
+                unsafe { _mm_prefetch::<_MM_HINT_T1>(ahead.at.cast()) };
+                ahead.at = ahead.at.wrapping_add(64);
+                if ahead.at == ahead.end {
+                    ahead.at = ahead.at.wrapping_add(ahead.apart);
+                    ahead.end = ahead.at.wrapping_add(ahead.bytes);
+                }
+                ahead.left -= 1;
+            }
         }
     }
 }
