@@ -3,6 +3,27 @@
 //! It gives the bits of [`crate::blocks::dequantize`], the reference, which the tests hold it to, and which runs where nothing
 //! faster is written. It does not know what the elements are for.
 
+/// `$body` with a strip `$known`, which is `$src`, compiled for each type of block by itself: a loop over its rows asks for no type inside.
+macro_rules! of_known_type {
+    ($src:expr, $known:ident => $body:expr) => {
+        of_known_type!($src, $known => $body, F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K)
+    };
+    ($src:expr, $known:ident => $body:expr, $($ty:ident)*) => {{
+        let src: $crate::dequant::Strip = $src;
+        match src.first {
+            $($crate::dequant::Source::Blocks($crate::BlockType::$ty, bytes) => {
+                let first = $crate::dequant::Source::Blocks($crate::BlockType::$ty, bytes);
+                let $known = $crate::dequant::Strip { first, ..src };
+                $body
+            })*
+            $crate::dequant::Source::Packed(..) => {
+                let $known = src;
+                $body
+            }
+        }
+    }};
+}
+
 mod bounds;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod integers;
@@ -145,16 +166,16 @@ pub(crate) fn dequantize_rows(isa: Isa, src: Strip, dst: &mut [f32], apart: usiz
 pub(crate) fn extents(isa: Isa, src: Strip, to: &mut [Extent]) {
     src.check();
     assert_eq!(src.rows, to.len(), "room for extents of rows");
-    if let Some(ty) = bounds::bounded(src.first) {
+    if bounds::bounded(src.first) {
         assert!(src.len <= RUN * MOST_RUNS, "rows of {} in runs", src.len);
         return match isa {
             // SAFETY: an `Isa` above `Scalar` is only made where the processor has its features.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni | Isa::Amx | Isa::Avx2 | Isa::Avx2Vnni => unsafe {
-                x86::bounds_of_rows(ty, src, to);
+                x86::bounds_of_rows(src, to);
             },
             // SAFETY: any processor has these instructions.
-            _ => unsafe { bounds::rows::<bounds::Plain>(ty, src, to) },
+            _ => unsafe { bounds::rows::<bounds::Plain>(src, to) },
         };
     }
     let mut squares = [0.0; 16];
@@ -188,7 +209,7 @@ fn squares_of(isa: Isa, src: Strip, to: &mut [f32]) {
 
 /// Whether the blocks of `src` say how large their elements can be.
 pub(crate) fn bounded(src: &Strip) -> bool {
-    bounds::bounded(src.first).is_some()
+    bounds::bounded(src.first)
 }
 
 /// Adds to how large columns are what the blocks of each row say, in ascending order, for each [`RUN`] of columns.
@@ -198,15 +219,15 @@ pub(crate) fn bounded(src: &Strip) -> bool {
 pub(crate) fn add_bounds(isa: Isa, src: Strip, to: &mut [Extent]) {
     src.check();
     assert!(src.len == RUN * to.len() && to.len() <= MOST_RUNS, "room for extents of columns");
-    let ty = bounds::bounded(src.first).expect("blocks that bound their elements");
+    assert!(bounded(&src), "blocks that bound their elements");
     match isa {
         // SAFETY: as in `squares_of`.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 | Isa::Avx512Vnni | Isa::Amx | Isa::Avx2 | Isa::Avx2Vnni => unsafe {
-            x86::bounds_of_columns(ty, src, to);
+            x86::bounds_of_columns(src, to);
         },
         // SAFETY: any processor has these instructions.
-        _ => unsafe { bounds::add_columns::<bounds::Plain>(ty, src, to) },
+        _ => unsafe { bounds::add_columns::<bounds::Plain>(src, to) },
     }
 }
 

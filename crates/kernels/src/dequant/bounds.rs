@@ -30,11 +30,8 @@ impl Halves for Plain {
 }
 
 /// Whether blocks of a type bound their elements.
-pub(super) fn bounded(src: Source) -> Option<BlockType> {
-    match src {
-        Source::Blocks(BlockType::F32 | BlockType::F16 | BlockType::BF16, _) | Source::Packed(..) => None,
-        Source::Blocks(ty, _) => Some(ty),
-    }
+pub(super) fn bounded(src: Source) -> bool {
+    !matches!(src, Source::Blocks(BlockType::F32 | BlockType::F16 | BlockType::BF16, _) | Source::Packed(..))
 }
 
 /// What each row may have.
@@ -42,14 +39,14 @@ pub(super) fn bounded(src: Source) -> Option<BlockType> {
 /// # Safety
 /// As [`Halves::half`].
 #[inline(always)]
-pub(super) unsafe fn rows<H: Halves>(ty: BlockType, src: Strip, to: &mut [Extent]) {
+pub(super) unsafe fn rows<H: Halves>(src: Strip, to: &mut [Extent]) {
     let mut bounds = [0.0; MOST_RUNS];
-    for (at, to) in to.iter_mut().enumerate() {
-        let bounds = &mut bounds[..src.len / RUN];
+    let bounds = &mut bounds[..src.len / RUN];
+    of_known_type!(src, src => for (at, to) in to.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
-        unsafe { runs::<H>(ty, src.row(at), bounds) };
+        unsafe { runs::<H>(src.row(at), bounds) };
         *to = bounds.iter().fold(Extent::NONE, |extent, &bound| extent.with_run(bound));
-    }
+    });
 }
 
 /// Adds what each run of columns may have, in each of its columns.
@@ -57,16 +54,16 @@ pub(super) unsafe fn rows<H: Halves>(ty: BlockType, src: Strip, to: &mut [Extent
 /// # Safety
 /// As [`Halves::half`].
 #[inline(always)]
-pub(super) unsafe fn add_columns<H: Halves>(ty: BlockType, src: Strip, to: &mut [Extent]) {
+pub(super) unsafe fn add_columns<H: Halves>(src: Strip, to: &mut [Extent]) {
     let mut bounds = [0.0; MOST_RUNS];
-    for at in 0..src.rows {
-        let bounds = &mut bounds[..src.len / RUN];
+    let bounds = &mut bounds[..src.len / RUN];
+    of_known_type!(src, src => for at in 0..src.rows {
         // SAFETY: the caller's promise.
-        unsafe { runs::<H>(ty, src.row(at), bounds) };
+        unsafe { runs::<H>(src.row(at), bounds) };
         for (to, &bound) in to.iter_mut().zip(&*bounds) {
             *to = to.with(bound);
         }
-    }
+    });
 }
 
 /// The larger; `b` where there is no number.
@@ -83,8 +80,8 @@ fn of_affine(d: f32, m: f32, last: f32) -> f32 {
 
 /// The largest magnitude that each run of a row can have.
 #[inline(always)]
-unsafe fn runs<H: Halves>(ty: BlockType, src: Source, to: &mut [f32]) {
-    let Source::Blocks(_, src) = src else { return };
+unsafe fn runs<H: Halves>(src: Source, to: &mut [f32]) {
+    let Source::Blocks(ty, src) = src else { return };
     macro_rules! each {
         ($bytes:literal, $block:ident => $bound:expr) => {
             for ($block, to) in src.as_chunks::<$bytes>().0.iter().zip(to) {
@@ -160,13 +157,13 @@ mod tests {
                     *half = *half & 0x83 | 0x3c;
                 }
                 let src = Source::Blocks(ty, &block);
-                assert_eq!(bounded(src).is_some(), ty.block_len() > 1);
+                assert_eq!(bounded(src), ty.block_len() > 1);
                 if ty.block_len() == 1 {
                     continue;
                 }
                 let (mut bounds, mut elements) = ([f32::NAN; 8], [0.0; 256]);
                 // SAFETY: any processor has these instructions.
-                unsafe { runs::<Plain>(ty, src, &mut bounds) };
+                unsafe { runs::<Plain>(src, &mut bounds) };
                 dequantize(ty, &block, &mut elements);
                 for (&bound, run) in bounds.iter().zip(elements.chunks_exact(RUN)) {
                     let most = run.iter().fold(0.0_f32, |most, x| most.max(x.abs()));

@@ -115,7 +115,7 @@ impl<V: Sixteen> Writer for IntegersByRun<V> {
 #[inline(always)]
 pub(super) unsafe fn squares<V: Sixteen>(src: Strip, to: &mut [f32]) {
     let whole = src.len / LANES * LANES;
-    for (at, to) in to.iter_mut().enumerate() {
+    of_known_type!(src, src => for (at, to) in to.iter_mut().enumerate() {
         let row = src.row(at);
         // SAFETY: the caller's promise.
         unsafe {
@@ -130,7 +130,7 @@ pub(super) unsafe fn squares<V: Sixteen>(src: Strip, to: &mut [f32]) {
             }
             *to = V::fold(sums.0);
         }
-    }
+    });
 }
 
 /// Adds the squares of each column to its place.
@@ -140,7 +140,7 @@ pub(super) unsafe fn squares<V: Sixteen>(src: Strip, to: &mut [f32]) {
 #[inline(always)]
 pub(super) unsafe fn add_squares<V: Sixteen>(src: Strip, to: &mut [f32]) {
     let (whole, rest) = to.split_at_mut(src.len / 32 * 32);
-    for at in 0..src.rows {
+    of_known_type!(src, src => for at in 0..src.rows {
         let row = src.row(at);
         // SAFETY: the caller's promise.
         unsafe {
@@ -156,7 +156,7 @@ pub(super) unsafe fn add_squares<V: Sixteen>(src: Strip, to: &mut [f32]) {
                 rest.iter_mut().zip(last).for_each(|(sum, x)| *sum = x.mul_add(*x, *sum));
             }
         }
-    }
+    });
 }
 
 /// The integers of each row, `apart` from one row to the next.
@@ -165,14 +165,19 @@ pub(super) unsafe fn add_squares<V: Sixteen>(src: Strip, to: &mut [f32]) {
 /// As [`squares`]; there are as many inverses as there are rows, or runs of 32 columns, and room for all integers.
 #[inline(always)]
 pub(super) unsafe fn integers<V: Sixteen>(src: Strip, inverses: Inverses, to: &mut [i16], apart: usize) {
-    for at in 0..src.rows {
-        let to = &mut to[at * apart..][..src.len];
-        // SAFETY: the caller's promise.
-        unsafe {
-            match inverses {
-                Inverses::OfRows(inverses) => write_by::<Integers<V>>(src.row(at), to, inverses[at]),
-                Inverses::OfRuns(inverses) => write_by::<IntegersByRun<V>>(src.row(at), to, inverses.as_ptr()),
+    of_known_type!(src, src => match inverses {
+        Inverses::OfRows(inverses) => {
+            for (at, &inverse) in inverses.iter().enumerate().take(src.rows) {
+                // SAFETY: the caller's promise.
+                unsafe { write_by::<Integers<V>>(src.row(at), &mut to[at * apart..][..src.len], inverse) };
             }
         }
-    }
+        Inverses::OfRuns(inverses) => {
+            for at in 0..src.rows {
+                let to = &mut to[at * apart..][..src.len];
+                // SAFETY: the caller's promise.
+                unsafe { write_by::<IntegersByRun<V>>(src.row(at), to, inverses.as_ptr()) };
+            }
+        }
+    });
 }

@@ -237,10 +237,10 @@ pub(super) unsafe fn dots<V: Sixteen>(src: Source, x: &[f32], out: &mut [f32]) {
 /// As [`write`], for each row.
 #[inline(always)]
 pub(super) unsafe fn write_rows<W: Writer<By = ()>>(src: Strip, dst: &mut [W::Out], apart: usize) {
-    for at in 0..src.rows {
+    of_known_type!(src, src => for at in 0..src.rows {
         // SAFETY: the caller's promise.
         unsafe { write::<W>(src.row(at), &mut dst[at * apart..][..src.len]) };
-    }
+    });
 }
 
 /// Dequantises whole blocks, or elements of a packed matrix, as many as `dst` has places.

@@ -5,7 +5,6 @@ use std::arch::x86_64::*;
 use super::bounds::{self, Halves};
 use super::layouts::{self, At, Floats, Number, Sink, Sixteen, Writer};
 use super::{Inverses, Source, Strip, integers};
-use crate::BlockType;
 use crate::matmul::int16::{Extent, ROUND};
 
 /// Sixteen small integers.
@@ -484,15 +483,15 @@ impl Halves for Quick {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn bounds_of_rows(ty: BlockType, src: Strip, to: &mut [Extent]) {
+pub(super) unsafe fn bounds_of_rows(src: Strip, to: &mut [Extent]) {
     // SAFETY: as `avx512`.
-    unsafe { bounds::rows::<Quick>(ty, src, to) }
+    unsafe { bounds::rows::<Quick>(src, to) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn bounds_of_columns(ty: BlockType, src: Strip, to: &mut [Extent]) {
+pub(super) unsafe fn bounds_of_columns(src: Strip, to: &mut [Extent]) {
     // SAFETY: as `avx512`.
-    unsafe { bounds::add_columns::<Quick>(ty, src, to) }
+    unsafe { bounds::add_columns::<Quick>(src, to) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]

@@ -143,13 +143,15 @@ pub(super) fn fill(
 
 per_isa!(fn to_scales(all: &[Extent], scales: &mut [f32], inverses: &mut [f32]) = to_scales_body);
 
-/// Scales of groups, and what their elements are multiplied with.
+/// Scales of groups, a vector's at most, and what their elements are multiplied with.
 #[inline(always)]
 fn to_scales_body(all: &[Extent], scales: &mut [f32], inverses: &mut [f32]) {
-    for ((extent, scale), inverse) in all.iter().zip(scales).zip(inverses) {
-        *scale = extent.scale();
-        *inverse = int16::inverse(*scale);
-    }
+    let mut padded = [Extent::NONE; ROWS];
+    padded[..all.len()].copy_from_slice(all);
+    // Roots and quotients of all lanes at once.
+    let each = padded.map(Extent::scale);
+    scales[..all.len()].copy_from_slice(&each[..all.len()]);
+    inverses[..all.len()].copy_from_slice(&each.map(int16::inverse)[..all.len()]);
 }
 
 per_isa!(fn measured_to_scales(squares: &mut [f32]) = measured_to_scales_body);
