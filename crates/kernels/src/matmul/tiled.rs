@@ -58,8 +58,6 @@ const PANELS_PER_TASK: usize = 4;
 /// Columns of a weight that are dequantised at once, and rows of them; those that follow are asked for meanwhile.
 const COLS: usize = 128;
 const COLS_ROWS: usize = 16;
-/// Rows of the left operand that all panels of a unit meet before the next rows do: panels and these rows lie in the second-level cache together.
-const NEAR_ROWS: usize = 96;
 
 /// What tiles multiply.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,6 +89,15 @@ impl Form {
         match self {
             Form::Floats { .. } => 1,
             Form::Integers => 2,
+        }
+    }
+
+    /// Rows of the left operand that all panels of a unit meet before the next rows do: panels and these rows lie in the second-level cache together, and
+    /// what is summed group by group of integers lies in the first.
+    const fn near_rows(self) -> usize {
+        match self {
+            Form::Floats { .. } => 96,
+            Form::Integers => 48,
         }
     }
 
@@ -345,8 +352,8 @@ impl Block<'_> {
         }
         let tail = factor.map_or(0, |factor| form.steps(factor.rank));
         assert_eq!(left.len(), rows.len() * left_steps, "packed rows");
-        for row in rows.clone().step_by(NEAR_ROWS) {
-            let near = row..rows.end.min(row + NEAR_ROWS);
+        for row in rows.clone().step_by(form.near_rows()) {
+            let near = row..rows.end.min(row + form.near_rows());
             let left = &left[(near.start - rows.start) * left_steps..(near.end - rows.start) * left_steps];
             for (j, panel) in js.clone().step_by(panel_len).zip(panels.chunks(self.sizes.panels_apart)) {
                 let n = panel_len.min(js.end - j);

@@ -146,12 +146,16 @@ per_isa!(fn to_scales(all: &[Extent], scales: &mut [f32], inverses: &mut [f32]) 
 /// Scales of groups, a vector's at most, and what their elements are multiplied with.
 #[inline(always)]
 fn to_scales_body(all: &[Extent], scales: &mut [f32], inverses: &mut [f32]) {
-    let mut padded = [Extent::NONE; ROWS];
-    padded[..all.len()].copy_from_slice(all);
+    let mut each = [Extent::NONE; ROWS];
+    each[..all.len()].copy_from_slice(all);
     // Roots and quotients of all lanes at once.
-    let each = padded.map(Extent::scale);
-    scales[..all.len()].copy_from_slice(&each[..all.len()]);
-    inverses[..all.len()].copy_from_slice(&each.map(int16::inverse)[..all.len()]);
+    let (mut scale, mut inverse) = ([0.0; ROWS], [0.0; ROWS]);
+    for ((extent, scale), inverse) in each.iter().zip(&mut scale).zip(&mut inverse) {
+        *scale = extent.scale();
+        *inverse = int16::inverse(*scale);
+    }
+    scales[..all.len()].copy_from_slice(&scale[..all.len()]);
+    inverses[..all.len()].copy_from_slice(&inverse[..all.len()]);
 }
 
 per_isa!(fn measured_to_scales(squares: &mut [f32]) = measured_to_scales_body);
