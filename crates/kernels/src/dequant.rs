@@ -3,7 +3,8 @@
 //! It gives the bits of [`crate::blocks::dequantize`], the reference, which the tests hold it to, and which runs where nothing
 //! faster is written. It does not know what the elements are for.
 
-/// `$body` with a strip `$known`, which is `$src`, compiled for each type of block by itself: a loop over its rows asks for no type inside.
+/// `$body` with a strip `$known`, which is `$src`, compiled for each type of block by itself: a loop over its rows asks for no type inside. What it calls is
+/// told by `KNOWN` which type that is, so that nothing is compiled for the others there.
 macro_rules! of_known_type {
     ($src:expr, $known:ident => $body:expr) => {
         of_known_type!($src, $known => $body, F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K)
@@ -12,11 +13,13 @@ macro_rules! of_known_type {
         let src: $crate::dequant::Strip = $src;
         match src.first {
             $($crate::dequant::Source::Blocks($crate::BlockType::$ty, bytes) => {
+                const KNOWN: u8 = $crate::BlockType::$ty as u8;
                 let first = $crate::dequant::Source::Blocks($crate::BlockType::$ty, bytes);
                 let $known = $crate::dequant::Strip { first, ..src };
                 $body
             })*
             $crate::dequant::Source::Packed(..) => {
+                const KNOWN: u8 = $crate::dequant::PACKED;
                 let $known = src;
                 $body
             }
@@ -52,6 +55,16 @@ use crate::blocks::Packed;
 use crate::math::fold;
 use crate::matmul::int16::{Extent, squares};
 use crate::{BlockType, Isa};
+
+/// Code for any type, where others are for a known one.
+const ANY: u8 = u8::MAX;
+/// Code for elements of packed matrices, and floats that were read from them.
+const PACKED: u8 = ANY - 1;
+
+/// Whether code for `known` may meet blocks of a type.
+const fn may_be(known: u8, ty: BlockType) -> bool {
+    known == ANY || known == ty as u8 || (known == PACKED && matches!(ty, BlockType::F32))
+}
 
 /// Where elements come from.
 #[derive(Clone, Copy)]

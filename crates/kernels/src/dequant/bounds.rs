@@ -1,7 +1,7 @@
 //! How large elements can be, by the numbers that their block has for all of them: what is known of quantised elements before any of them is looked
 //! at. In runs of 32, the shortest block, and never less than the largest magnitude with the bits that dequantisation gives.
 
-use super::{Source, Strip};
+use super::{Source, Strip, may_be};
 use crate::BlockType;
 use crate::matmul::int16::Extent;
 
@@ -44,7 +44,7 @@ pub(super) unsafe fn rows<H: Halves>(src: Strip, to: &mut [Extent]) {
     let bounds = &mut bounds[..src.len / RUN];
     of_known_type!(src, src => for (at, to) in to.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
-        unsafe { runs::<H>(src.row(at), bounds) };
+        unsafe { runs::<H, KNOWN>(src.row(at), bounds) };
         *to = bounds.iter().fold(Extent::NONE, |extent, &bound| extent.with_run(bound));
     });
 }
@@ -59,7 +59,7 @@ pub(super) unsafe fn add_columns<H: Halves>(src: Strip, to: &mut [Extent]) {
     let bounds = &mut bounds[..src.len / RUN];
     of_known_type!(src, src => for at in 0..src.rows {
         // SAFETY: the caller's promise.
-        unsafe { runs::<H>(src.row(at), bounds) };
+        unsafe { runs::<H, KNOWN>(src.row(at), bounds) };
         for (to, &bound) in to.iter_mut().zip(&*bounds) {
             *to = to.with(bound);
         }
@@ -78,9 +78,9 @@ fn of_affine(d: f32, m: f32, last: f32) -> f32 {
     larger(m.abs(), (d * last + m).abs())
 }
 
-/// The largest magnitude that each run of a row can have.
+/// The largest magnitude that each run of a row can have; code for blocks of the type `KNOWN`, as in [`may_be`].
 #[inline(always)]
-unsafe fn runs<H: Halves>(src: Source, to: &mut [f32]) {
+unsafe fn runs<H: Halves, const KNOWN: u8>(src: Source, to: &mut [f32]) {
     let Source::Blocks(ty, src) = src else { return };
     macro_rules! each {
         ($bytes:literal, $block:ident => $bound:expr) => {
@@ -106,14 +106,24 @@ unsafe fn runs<H: Halves>(src: Source, to: &mut [f32]) {
     // SAFETY: the caller's promise.
     unsafe {
         match ty {
-            BlockType::Q8_0 => each!(34, block => H::half(block, 0).abs() * 128.0),
-            BlockType::Q4_0 => each!(18, block => H::half(block, 0).abs() * 8.0),
-            BlockType::Q4_1 => each!(20, block => of_affine(H::half(block, 0), H::half(block, 2), 15.0)),
-            BlockType::Q5_0 => each!(22, block => H::half(block, 0).abs() * 16.0),
-            BlockType::Q5_1 => each!(24, block => of_affine(H::half(block, 0), H::half(block, 2), 31.0)),
-            BlockType::Q4_K => groups!(144, 15.0),
-            BlockType::Q5_K => groups!(176, 31.0),
-            BlockType::Q6_K => {
+            BlockType::Q8_0 if const { may_be(KNOWN, BlockType::Q8_0) } => {
+                each!(34, block => H::half(block, 0).abs() * 128.0)
+            }
+            BlockType::Q4_0 if const { may_be(KNOWN, BlockType::Q4_0) } => {
+                each!(18, block => H::half(block, 0).abs() * 8.0)
+            }
+            BlockType::Q4_1 if const { may_be(KNOWN, BlockType::Q4_1) } => {
+                each!(20, block => of_affine(H::half(block, 0), H::half(block, 2), 15.0))
+            }
+            BlockType::Q5_0 if const { may_be(KNOWN, BlockType::Q5_0) } => {
+                each!(22, block => H::half(block, 0).abs() * 16.0)
+            }
+            BlockType::Q5_1 if const { may_be(KNOWN, BlockType::Q5_1) } => {
+                each!(24, block => of_affine(H::half(block, 0), H::half(block, 2), 31.0))
+            }
+            BlockType::Q4_K if const { may_be(KNOWN, BlockType::Q4_K) } => groups!(144, 15.0),
+            BlockType::Q5_K if const { may_be(KNOWN, BlockType::Q5_K) } => groups!(176, 31.0),
+            BlockType::Q6_K if const { may_be(KNOWN, BlockType::Q6_K) } => {
                 for (block, to) in src.as_chunks::<210>().0.iter().zip(to.as_chunks_mut::<8>().0) {
                     let d = H::half(block, 208);
                     for (scales, to) in block[192..208].as_chunks::<2>().0.iter().zip(to) {
@@ -122,13 +132,14 @@ unsafe fn runs<H: Halves>(src: Source, to: &mut [f32]) {
                     }
                 }
             }
-            BlockType::F32 | BlockType::F16 | BlockType::BF16 => {}
+            _ => {}
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::ANY;
     use super::*;
     use crate::blocks::dequantize;
 
@@ -163,7 +174,7 @@ mod tests {
                 }
                 let (mut bounds, mut elements) = ([f32::NAN; 8], [0.0; 256]);
                 // SAFETY: any processor has these instructions.
-                unsafe { runs::<Plain>(src, &mut bounds) };
+                unsafe { runs::<Plain, ANY>(src, &mut bounds) };
                 dequantize(ty, &block, &mut elements);
                 for (&bound, run) in bounds.iter().zip(elements.chunks_exact(RUN)) {
                     let most = run.iter().fold(0.0_f32, |most, x| most.max(x.abs()));

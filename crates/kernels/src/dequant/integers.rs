@@ -120,10 +120,10 @@ pub(super) unsafe fn squares<V: Sixteen>(src: Strip, to: &mut [f32]) {
         // SAFETY: the caller's promise.
         unsafe {
             let mut sums = Squares([V::singles([0.0_f32; 16].as_ptr().cast()); LANES / 16]);
-            elements(row.part(0, whole), whole, &mut sums);
+            elements::<_, KNOWN>(row.part(0, whole), whole, &mut sums);
             if whole < src.len {
                 let mut last = [0.0_f32; LANES];
-                write::<Floats<V>>(row.part(whole, src.len - whole), &mut last[..src.len - whole]);
+                write::<Floats<V>, KNOWN>(row.part(whole, src.len - whole), &mut last[..src.len - whole]);
                 for (sum, x) in sums.0.iter_mut().zip(last.as_chunks::<16>().0) {
                     *sum = V::singles(x.as_ptr().cast()).squared(*sum);
                 }
@@ -144,7 +144,7 @@ pub(super) unsafe fn add_squares<V: Sixteen>(src: Strip, to: &mut [f32]) {
         let row = src.row(at);
         // SAFETY: the caller's promise.
         unsafe {
-            elements(
+            elements::<_, KNOWN>(
                 row.part(0, whole.len()),
                 whole.len(),
                 &mut Columns(whole.as_mut_ptr(), std::marker::PhantomData::<V>),
@@ -152,7 +152,7 @@ pub(super) unsafe fn add_squares<V: Sixteen>(src: Strip, to: &mut [f32]) {
             if !rest.is_empty() {
                 let mut last = [0.0_f32; 32];
                 let last = &mut last[..rest.len()];
-                write::<Floats<V>>(row.part(whole.len(), last.len()), last);
+                write::<Floats<V>, KNOWN>(row.part(whole.len(), last.len()), last);
                 rest.iter_mut().zip(last).for_each(|(sum, x)| *sum = x.mul_add(*x, *sum));
             }
         }
@@ -169,14 +169,14 @@ pub(super) unsafe fn integers<V: Sixteen>(src: Strip, inverses: Inverses, to: &m
         Inverses::OfRows(inverses) => {
             for (at, &inverse) in inverses.iter().enumerate().take(src.rows) {
                 // SAFETY: the caller's promise.
-                unsafe { write_by::<Integers<V>>(src.row(at), &mut to[at * apart..][..src.len], inverse) };
+                unsafe { write_by::<Integers<V>, KNOWN>(src.row(at), &mut to[at * apart..][..src.len], inverse) };
             }
         }
         Inverses::OfRuns(inverses) => {
             for at in 0..src.rows {
                 let to = &mut to[at * apart..][..src.len];
                 // SAFETY: the caller's promise.
-                unsafe { write_by::<IntegersByRun<V>>(src.row(at), to, inverses.as_ptr()) };
+                unsafe { write_by::<IntegersByRun<V>, KNOWN>(src.row(at), to, inverses.as_ptr()) };
             }
         }
     });

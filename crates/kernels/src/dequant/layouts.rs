@@ -2,7 +2,7 @@
 //! [`crate::blocks::dequantize`]; `d` is a scale, `m` a minimum, `q` an element's integer.
 
 use super::arch::{Bytes, add, bits, bytes, fifth, half, left, or};
-use super::{LANES, Source, Strip, packed};
+use super::{ANY, LANES, PACKED, Source, Strip, may_be, packed};
 use crate::math::fold;
 use crate::{BlockType, fetch};
 
@@ -212,7 +212,7 @@ pub(super) unsafe fn dots<V: Sixteen>(src: Source, x: &[f32], out: &mut [f32]) {
         unsafe {
             let zero = V::singles(sums.as_ptr().cast());
             let mut dot = Dot { x: x.as_ptr(), sums: [zero; LANES / 16] };
-            elements(src.part(at, whole), whole, &mut dot);
+            elements::<_, ANY>(src.part(at, whole), whole, &mut dot);
             if whole == x.len() {
                 *out = V::fold(dot.sums);
                 continue;
@@ -222,7 +222,7 @@ pub(super) unsafe fn dots<V: Sixteen>(src: Source, x: &[f32], out: &mut [f32]) {
             }
             let mut last = [0.0; LANES];
             let last = &mut last[..x.len() - whole];
-            write::<Floats<V>>(src.part(at + whole, last.len()), last);
+            write::<Floats<V>, ANY>(src.part(at + whole, last.len()), last);
             for ((sum, a), x) in sums.iter_mut().zip(last).zip(&x[whole..]) {
                 *sum = a.mul_add(*x, *sum);
             }
@@ -239,7 +239,7 @@ pub(super) unsafe fn dots<V: Sixteen>(src: Source, x: &[f32], out: &mut [f32]) {
 pub(super) unsafe fn write_rows<W: Writer<By = ()>>(src: Strip, dst: &mut [W::Out], apart: usize) {
     of_known_type!(src, src => for at in 0..src.rows {
         // SAFETY: the caller's promise.
-        unsafe { write::<W>(src.row(at), &mut dst[at * apart..][..src.len]) };
+        unsafe { write::<W, KNOWN>(src.row(at), &mut dst[at * apart..][..src.len]) };
     });
 }
 
@@ -248,9 +248,9 @@ pub(super) unsafe fn write_rows<W: Writer<By = ()>>(src: Strip, dst: &mut [W::Ou
 /// # Safety
 /// The processor has the writer's instructions and those of `arch`; `src` has as many elements.
 #[inline(always)]
-pub(super) unsafe fn write<W: Writer<By = ()>>(src: Source, dst: &mut [W::Out]) {
+pub(super) unsafe fn write<W: Writer<By = ()>, const KNOWN: u8>(src: Source, dst: &mut [W::Out]) {
     // SAFETY: the caller's promise.
-    unsafe { write_by::<W>(src, dst, ()) }
+    unsafe { write_by::<W, KNOWN>(src, dst, ()) }
 }
 
 /// [`write`] with what elements depend on.
@@ -258,10 +258,10 @@ pub(super) unsafe fn write<W: Writer<By = ()>>(src: Source, dst: &mut [W::Out]) 
 /// # Safety
 /// As [`write`].
 #[inline(always)]
-pub(super) unsafe fn write_by<W: Writer>(src: Source, dst: &mut [W::Out], by: W::By) {
+pub(super) unsafe fn write_by<W: Writer, const KNOWN: u8>(src: Source, dst: &mut [W::Out], by: W::By) {
     let (whole, rest) = dst.split_at_mut(dst.len() / 32 * 32);
     // SAFETY: there is a place for each; the rest is the caller's promise.
-    unsafe { elements(src.part(0, whole.len()), whole.len(), &mut W::to(whole.as_mut_ptr(), by)) };
+    unsafe { elements::<W, KNOWN>(src.part(0, whole.len()), whole.len(), &mut W::to(whole.as_mut_ptr(), by)) };
     if rest.is_empty() {
         return;
     }
@@ -278,49 +278,57 @@ pub(super) unsafe fn write_by<W: Writer>(src: Source, dst: &mut [W::Out], by: W:
         }
     };
     // SAFETY: as above.
-    unsafe { elements(src, 32, &mut W::to(out.as_mut_ptr(), by)) };
+    unsafe { elements::<W, KNOWN>(src, 32, &mut W::to(out.as_mut_ptr(), by)) };
     rest.copy_from_slice(&out[..rest.len()]);
 }
 
-/// Gives all `len` elements, a multiple of 32, to `sink`.
+/// Gives all `len` elements, a multiple of 32, to `sink`: code for blocks of the type `KNOWN`, where it is not for [any](ANY).
 ///
 /// # Safety
 /// The processor has the sink's instructions and those of `arch`; `src` has as many elements.
 #[inline(always)]
-pub(super) unsafe fn elements<S: Sink>(src: Source, len: usize, sink: &mut S) {
+pub(super) unsafe fn elements<S: Sink, const KNOWN: u8>(src: Source, len: usize, sink: &mut S) {
     let (ty, src) = match src {
         Source::Blocks(ty, src) => (ty, src),
-        // SAFETY: the caller's promise.
-        Source::Packed(packed, at) => return unsafe { packed::elements(packed, at, len, sink) },
+        Source::Packed(packed, at) => {
+            if const { KNOWN == ANY || KNOWN == PACKED } {
+                // SAFETY: the caller's promise.
+                unsafe { packed::elements(packed, at, len, sink) };
+            }
+            return;
+        }
     };
     // In groups of as many blocks as have all lanes of a product, so that the compiler knows each element's lane.
     macro_rules! blocks {
-        ($bytes:literal, $len:literal, $one:ident) => {{
-            const GROUP: usize = LANES.div_ceil($len);
-            let (groups, last) = src.as_chunks::<$bytes>().0.as_chunks::<GROUP>();
-            for (i, group) in groups.iter().enumerate() {
-                sink.soon(group.as_flattened());
-                for (j, block) in group.iter().enumerate() {
-                    $one(block, At($len * GROUP * i, $len * j), sink);
+        ($ty:ident, $bytes:literal, $len:literal, $one:ident) => {
+            if const { may_be(KNOWN, BlockType::$ty) } && ty == BlockType::$ty {
+                const GROUP: usize = LANES.div_ceil($len);
+                let (groups, last) = src.as_chunks::<$bytes>().0.as_chunks::<GROUP>();
+                for (i, group) in groups.iter().enumerate() {
+                    sink.soon(group.as_flattened());
+                    for (j, block) in group.iter().enumerate() {
+                        $one(block, At($len * GROUP * i, $len * j), sink);
+                    }
                 }
+                for (j, block) in (0..GROUP).zip(last) {
+                    $one(block, At($len * GROUP * groups.len(), $len * j), sink);
+                }
+                return;
             }
-            for (j, block) in (0..GROUP).zip(last) {
-                $one(block, At($len * GROUP * groups.len(), $len * j), sink);
-            }
-        }};
+        };
     }
     // SAFETY: the caller's promise.
     unsafe {
-        match ty {
-            BlockType::F32 | BlockType::F16 | BlockType::BF16 => floats(ty, src, sink),
-            BlockType::Q8_0 => blocks!(34, 32, q8_0),
-            BlockType::Q4_0 => blocks!(18, 32, q4_0),
-            BlockType::Q4_1 => blocks!(20, 32, q4_1),
-            BlockType::Q5_0 => blocks!(22, 32, q5_0),
-            BlockType::Q5_1 => blocks!(24, 32, q5_1),
-            BlockType::Q4_K => blocks!(144, 256, q4_k),
-            BlockType::Q5_K => blocks!(176, 256, q5_k),
-            BlockType::Q6_K => blocks!(210, 256, q6_k),
+        blocks!(Q8_0, 34, 32, q8_0);
+        blocks!(Q4_0, 18, 32, q4_0);
+        blocks!(Q4_1, 20, 32, q4_1);
+        blocks!(Q5_0, 22, 32, q5_0);
+        blocks!(Q5_1, 24, 32, q5_1);
+        blocks!(Q4_K, 144, 256, q4_k);
+        blocks!(Q5_K, 176, 256, q5_k);
+        blocks!(Q6_K, 210, 256, q6_k);
+        if const { may_be(KNOWN, BlockType::F32) || may_be(KNOWN, BlockType::F16) || may_be(KNOWN, BlockType::BF16) } {
+            floats(ty, src, sink);
         }
     }
 }

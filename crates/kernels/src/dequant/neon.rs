@@ -4,7 +4,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 use super::layouts::{self, At, Floats, Number, Sink, Sixteen, Writer};
-use super::{Inverses, Source, Strip, integers};
+use super::{ANY, Inverses, Source, Strip, integers};
 use crate::matmul::int16::ROUND;
 
 /// Sixteen small integers.
@@ -274,5 +274,5 @@ pub(super) fn integers(src: Strip, inverses: Inverses, to: &mut [i16], apart: us
 #[target_feature(enable = "neon,bf16")]
 pub(super) unsafe fn bf16(src: Source, dst: &mut [u16]) {
     // SAFETY: the feature is enabled here; the lengths agree by the caller's check.
-    unsafe { layouts::write::<Bf16>(src, dst) }
+    unsafe { layouts::write::<Bf16, ANY>(src, dst) }
 }

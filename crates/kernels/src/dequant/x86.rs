@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::bounds::{self, Halves};
 use super::layouts::{self, At, Floats, Number, Sink, Sixteen, Writer};
-use super::{Inverses, Source, Strip, integers};
+use super::{ANY, Inverses, Source, Strip, integers};
 use crate::matmul::int16::{Extent, ROUND};
 
 /// Sixteen small integers.
@@ -533,5 +533,5 @@ pub(super) unsafe fn integers_avx2(src: Strip, inverses: Inverses, to: &mut [i16
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
 pub(super) unsafe fn bf16(src: Source, dst: &mut [u16]) {
     // SAFETY: as `avx512`.
-    unsafe { layouts::write::<Avx512Bf16>(src, dst) }
+    unsafe { layouts::write::<Avx512Bf16, ANY>(src, dst) }
 }
