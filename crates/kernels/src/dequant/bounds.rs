@@ -1,7 +1,7 @@
 //! How large elements can be, by the numbers that their block has for all of them: what is known of quantised elements before any of them is looked
 //! at. In runs of 32, the shortest block, and never less than the largest magnitude with the bits that dequantisation gives.
 
-use super::{Source, Strip, may_be};
+use super::{Source, Strip};
 use crate::BlockType;
 use crate::matmul::int16::Extent;
 
@@ -78,27 +78,31 @@ fn of_affine(d: f32, m: f32, last: f32) -> f32 {
     larger(m.abs(), (d * last + m).abs())
 }
 
-/// The largest magnitude that each run of a row can have; code for blocks of the type `KNOWN`, as in [`may_be`].
+/// The largest magnitude that each run of a row can have, of blocks of the type `KNOWN`.
 #[inline(always)]
 unsafe fn runs<H: Halves, const KNOWN: u8>(src: Source, to: &mut [f32]) {
     let Source::Blocks(ty, src) = src else { return };
     macro_rules! each {
-        ($bytes:literal, $block:ident => $bound:expr) => {
-            for ($block, to) in src.as_chunks::<$bytes>().0.iter().zip(to) {
-                *to = $bound;
+        ($ty:ident, $bytes:literal, $block:ident => $bound:expr) => {
+            if const { KNOWN == BlockType::$ty as u8 } {
+                for ($block, to) in src.as_chunks::<$bytes>().0.iter().zip(to) {
+                    *to = $bound;
+                }
             }
         };
     }
     macro_rules! groups {
-        ($bytes:literal, $last:literal) => {
-            for (block, to) in src.as_chunks::<$bytes>().0.iter().zip(to.as_chunks_mut::<8>().0) {
-                let (d, m) = (H::half(block, 0), H::half(block, 2));
-                let packed = &block[4..16];
-                for g in 0..4 {
-                    let (a, b, c) = (packed[g], packed[g + 4], packed[g + 8]);
-                    to[g] = of_affine(d * f32::from(a & 63), -(m * f32::from(b & 63)), $last);
-                    let (scale, min) = ((c & 15) | ((a >> 2) & 0x30), (c >> 4) | ((b >> 2) & 0x30));
-                    to[g + 4] = of_affine(d * f32::from(scale), -(m * f32::from(min)), $last);
+        ($ty:ident, $bytes:literal, $last:literal) => {
+            if const { KNOWN == BlockType::$ty as u8 } {
+                for (block, to) in src.as_chunks::<$bytes>().0.iter().zip(to.as_chunks_mut::<8>().0) {
+                    let (d, m) = (H::half(block, 0), H::half(block, 2));
+                    let packed = &block[4..16];
+                    for g in 0..4 {
+                        let (a, b, c) = (packed[g], packed[g + 4], packed[g + 8]);
+                        to[g] = of_affine(d * f32::from(a & 63), -(m * f32::from(b & 63)), $last);
+                        let (scale, min) = ((c & 15) | ((a >> 2) & 0x30), (c >> 4) | ((b >> 2) & 0x30));
+                        to[g + 4] = of_affine(d * f32::from(scale), -(m * f32::from(min)), $last);
+                    }
                 }
             }
         };
@@ -106,40 +110,31 @@ unsafe fn runs<H: Halves, const KNOWN: u8>(src: Source, to: &mut [f32]) {
     // SAFETY: the caller's promise.
     unsafe {
         match ty {
-            BlockType::Q8_0 if const { may_be(KNOWN, BlockType::Q8_0) } => {
-                each!(34, block => H::half(block, 0).abs() * 128.0)
-            }
-            BlockType::Q4_0 if const { may_be(KNOWN, BlockType::Q4_0) } => {
-                each!(18, block => H::half(block, 0).abs() * 8.0)
-            }
-            BlockType::Q4_1 if const { may_be(KNOWN, BlockType::Q4_1) } => {
-                each!(20, block => of_affine(H::half(block, 0), H::half(block, 2), 15.0))
-            }
-            BlockType::Q5_0 if const { may_be(KNOWN, BlockType::Q5_0) } => {
-                each!(22, block => H::half(block, 0).abs() * 16.0)
-            }
-            BlockType::Q5_1 if const { may_be(KNOWN, BlockType::Q5_1) } => {
-                each!(24, block => of_affine(H::half(block, 0), H::half(block, 2), 31.0))
-            }
-            BlockType::Q4_K if const { may_be(KNOWN, BlockType::Q4_K) } => groups!(144, 15.0),
-            BlockType::Q5_K if const { may_be(KNOWN, BlockType::Q5_K) } => groups!(176, 31.0),
-            BlockType::Q6_K if const { may_be(KNOWN, BlockType::Q6_K) } => {
-                for (block, to) in src.as_chunks::<210>().0.iter().zip(to.as_chunks_mut::<8>().0) {
-                    let d = H::half(block, 208);
-                    for (scales, to) in block[192..208].as_chunks::<2>().0.iter().zip(to) {
-                        let [a, b] = [d * f32::from(scales[0] as i8), d * f32::from(scales[1] as i8)];
-                        *to = larger(a.abs(), b.abs()) * 32.0;
+            BlockType::Q8_0 => each!(Q8_0, 34, block => H::half(block, 0).abs() * 128.0),
+            BlockType::Q4_0 => each!(Q4_0, 18, block => H::half(block, 0).abs() * 8.0),
+            BlockType::Q4_1 => each!(Q4_1, 20, block => of_affine(H::half(block, 0), H::half(block, 2), 15.0)),
+            BlockType::Q5_0 => each!(Q5_0, 22, block => H::half(block, 0).abs() * 16.0),
+            BlockType::Q5_1 => each!(Q5_1, 24, block => of_affine(H::half(block, 0), H::half(block, 2), 31.0)),
+            BlockType::Q4_K => groups!(Q4_K, 144, 15.0),
+            BlockType::Q5_K => groups!(Q5_K, 176, 31.0),
+            BlockType::Q6_K => {
+                if const { KNOWN == BlockType::Q6_K as u8 } {
+                    for (block, to) in src.as_chunks::<210>().0.iter().zip(to.as_chunks_mut::<8>().0) {
+                        let d = H::half(block, 208);
+                        for (scales, to) in block[192..208].as_chunks::<2>().0.iter().zip(to) {
+                            let [a, b] = [d * f32::from(scales[0] as i8), d * f32::from(scales[1] as i8)];
+                            *to = larger(a.abs(), b.abs()) * 32.0;
+                        }
                     }
                 }
             }
-            _ => {}
+            BlockType::F32 | BlockType::F16 | BlockType::BF16 => {}
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::ANY;
     use super::*;
     use crate::blocks::dequantize;
 
@@ -173,8 +168,9 @@ mod tests {
                     continue;
                 }
                 let (mut bounds, mut elements) = ([f32::NAN; 8], [0.0; 256]);
+                let row = Strip { first: src, apart: 0, rows: 1, len: elements.len() };
                 // SAFETY: any processor has these instructions.
-                unsafe { runs::<Plain, ANY>(src, &mut bounds) };
+                of_known_type!(row, row => unsafe { runs::<Plain, KNOWN>(row.row(0), &mut bounds) });
                 dequantize(ty, &block, &mut elements);
                 for (&bound, run) in bounds.iter().zip(elements.chunks_exact(RUN)) {
                     let most = run.iter().fold(0.0_f32, |most, x| most.max(x.abs()));

@@ -301,7 +301,7 @@ pub(super) unsafe fn elements<S: Sink, const KNOWN: u8>(src: Source, len: usize,
     // In groups of as many blocks as have all lanes of a product, so that the compiler knows each element's lane.
     macro_rules! blocks {
         ($ty:ident, $bytes:literal, $len:literal, $one:ident) => {
-            if const { may_be(KNOWN, BlockType::$ty) } && ty == BlockType::$ty {
+            if const { may_be(KNOWN, BlockType::$ty) } {
                 const GROUP: usize = LANES.div_ceil($len);
                 let (groups, last) = src.as_chunks::<$bytes>().0.as_chunks::<GROUP>();
                 for (i, group) in groups.iter().enumerate() {
@@ -313,22 +313,26 @@ pub(super) unsafe fn elements<S: Sink, const KNOWN: u8>(src: Source, len: usize,
                 for (j, block) in (0..GROUP).zip(last) {
                     $one(block, At($len * GROUP * groups.len(), $len * j), sink);
                 }
-                return;
             }
         };
     }
     // SAFETY: the caller's promise.
     unsafe {
-        blocks!(Q8_0, 34, 32, q8_0);
-        blocks!(Q4_0, 18, 32, q4_0);
-        blocks!(Q4_1, 20, 32, q4_1);
-        blocks!(Q5_0, 22, 32, q5_0);
-        blocks!(Q5_1, 24, 32, q5_1);
-        blocks!(Q4_K, 144, 256, q4_k);
-        blocks!(Q5_K, 176, 256, q5_k);
-        blocks!(Q6_K, 210, 256, q6_k);
-        if const { may_be(KNOWN, BlockType::F32) || may_be(KNOWN, BlockType::F16) || may_be(KNOWN, BlockType::BF16) } {
-            floats(ty, src, sink);
+        match ty {
+            BlockType::F32 | BlockType::F16 | BlockType::BF16 => {
+                if const { may_be(KNOWN, BlockType::F32) || may_be(KNOWN, BlockType::F16) || may_be(KNOWN, BlockType::BF16) }
+                {
+                    floats(ty, src, sink);
+                }
+            }
+            BlockType::Q8_0 => blocks!(Q8_0, 34, 32, q8_0),
+            BlockType::Q4_0 => blocks!(Q4_0, 18, 32, q4_0),
+            BlockType::Q4_1 => blocks!(Q4_1, 20, 32, q4_1),
+            BlockType::Q5_0 => blocks!(Q5_0, 22, 32, q5_0),
+            BlockType::Q5_1 => blocks!(Q5_1, 24, 32, q5_1),
+            BlockType::Q4_K => blocks!(Q4_K, 144, 256, q4_k),
+            BlockType::Q5_K => blocks!(Q5_K, 176, 256, q5_k),
+            BlockType::Q6_K => blocks!(Q6_K, 210, 256, q6_k),
         }
     }
 }
