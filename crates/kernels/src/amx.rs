@@ -196,34 +196,24 @@ unsafe fn sum<const ROWS: bool, const COLS: bool, const PAST_ROWS: bool, const P
                 load!("tmm3", places[3], line);
             }
         }
-        macro_rules! second_rows {
-            () => {
-                if ROWS {
-                    load_past!(PAST_ROWS, "tmm5", a.wrapping_add(rows.second), row_line);
-                    add_products!("tmm2", "tmm5", "tmm6");
-                }
-            };
-        }
-        macro_rules! second_cols {
-            () => {
-                if COLS {
-                    load_past!(PAST_COLS, "tmm7", b.wrapping_add(cols.second), col_line);
-                    add_products!("tmm1", "tmm4", "tmm7");
-                }
-            };
-        }
         for _ in 0..steps {
             load_past!(PAST_ROWS, "tmm4", a, row_line);
             load_past!(PAST_COLS, "tmm6", b, col_line);
+            if COLS {
+                load_past!(PAST_COLS, "tmm7", b.wrapping_add(cols.second), col_line);
+            }
+            if ROWS {
+                load_past!(PAST_ROWS, "tmm5", a.wrapping_add(rows.second), row_line);
+            }
             add_products!("tmm0", "tmm4", "tmm6");
-            // Both products with the first tile of the operand that comes from afar go first: its register is free for the next step's, which then has the time of two
-            // products to arrive.
-            if PAST_COLS {
-                second_rows!();
-                second_cols!();
-            } else {
-                second_cols!();
-                second_rows!();
+            if COLS && !PAST_COLS {
+                add_products!("tmm1", "tmm4", "tmm7");
+            }
+            if ROWS {
+                add_products!("tmm2", "tmm5", "tmm6");
+            }
+            if COLS && PAST_COLS {
+                add_products!("tmm1", "tmm4", "tmm7");
             }
             if ROWS && COLS {
                 add_products!("tmm3", "tmm5", "tmm7");
