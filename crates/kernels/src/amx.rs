@@ -197,6 +197,7 @@ unsafe fn sum<const ROWS: bool, const COLS: bool, const PAST_ROWS: bool, const P
             }
         }
         for _ in 0..steps {
+            // All four tiles are asked for before anything is multiplied: each load then waits for a product of the step before at most.
             load_past!(PAST_ROWS, "tmm4", a, row_line);
             load_past!(PAST_COLS, "tmm6", b, col_line);
             if COLS {
@@ -205,6 +206,8 @@ unsafe fn sum<const ROWS: bool, const COLS: bool, const PAST_ROWS: bool, const P
             if ROWS {
                 load_past!(PAST_ROWS, "tmm5", a.wrapping_add(rows.second), row_line);
             }
+            // Both products with the first tile of the operand that comes from afar go first: its register is free for the next step's, which then has the time of two
+            // products to arrive.
             add_products!("tmm0", "tmm4", "tmm6");
             if COLS && !PAST_COLS {
                 add_products!("tmm1", "tmm4", "tmm7");

@@ -32,7 +32,9 @@ use crate::rows::Rows;
 use crate::{Pool, Values, ValuesMut};
 
 /// Steps of a sum for which two tiles of the left operand stay in the first-level cache, beside the sums of a task: 32 KiB.
-const NEAR_STEPS: usize = 20;
+const NEAR_STEPS: usize = 16;
+/// A sum of up to as many steps is in one part all the same, whose sums are stored once.
+const ONE_PART: usize = 20;
 /// Room for tiles of the left operand, in f32 elements, that stay in a thread's cache from one task to the next: 1 MiB.
 const NEAR: usize = 1 << 18;
 /// f32 elements in the place of a tile.
@@ -403,7 +405,7 @@ impl Job<'_> {
         beside: &mut impl Beside,
     ) {
         let (all, left) = (block.steps, &self.left[block.tiles(pair)]);
-        let (m, parts) = (stage.rows.len(), if all <= NEAR_STEPS { 1 } else { all.div_ceil(16) });
+        let (m, parts) = (stage.rows.len(), if all <= ONE_PART { 1 } else { all.div_ceil(NEAR_STEPS) });
         for part in 0..parts {
             let (first, end) = (all * part / parts, all * (part + 1) / parts);
             for j in (0..stage.cols.len()).step_by(SIDE) {
