@@ -206,17 +206,12 @@ unsafe fn sum<const ROWS: bool, const COLS: bool, const PAST_ROWS: bool, const P
             if ROWS {
                 load_past!(PAST_ROWS, "tmm5", a.wrapping_add(rows.second), row_line);
             }
-            // Both products with the first tile of the operand that comes from afar go first: its register is free for the next step's, which then has the time of two
-            // products to arrive.
             add_products!("tmm0", "tmm4", "tmm6");
-            if COLS && !PAST_COLS {
+            if COLS {
                 add_products!("tmm1", "tmm4", "tmm7");
             }
             if ROWS {
                 add_products!("tmm2", "tmm5", "tmm6");
-            }
-            if COLS && PAST_COLS {
-                add_products!("tmm1", "tmm4", "tmm7");
             }
             if ROWS && COLS {
                 add_products!("tmm3", "tmm5", "tmm7");
