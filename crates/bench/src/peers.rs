@@ -63,7 +63,7 @@ pub struct Options {
     /// Rows to run, such as smollm2-135m@256; a shape alone means 256, 512 and 1024 tokens [default: smollm2-135m,qwen2.5-0.5b,qwen2.5-1.5b].
     #[arg(long, value_delimiter = ',', value_name = "SHAPE[@SEQ]")]
     rows: Vec<String>,
-    /// Threads to run with, one after the other; all means as many as there are.
+    /// Threads to run with, one after the other; all means as many as training takes by itself.
     #[arg(long, value_delimiter = ',', default_value = "1,all")]
     threads: Vec<String>,
     /// Rounds; each asks every program for some steps, and the median of a program's turns counts.
@@ -94,7 +94,7 @@ pub struct Options {
 
 impl Options {
     fn threads(&self) -> Result<Vec<usize>> {
-        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        let all = pocketune::threads::default();
         let mut threads = Vec::new();
         for word in &self.threads {
             let number = if word == "all" { Some(all) } else { word.parse().ok().filter(|n| (1..=1024).contains(n)) };

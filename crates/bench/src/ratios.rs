@@ -106,7 +106,7 @@ fn measure(options: &Options, path: &std::path::Path, seq: usize) -> Result<Leng
         budget: Budget::Available,
         forward_only: false,
     };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = pocketune::threads::default();
     let mut exact = Stepper::new(setup)?;
     let mut forward = Stepper::new(Setup { forward_only: true, ..setup })?;
     let mut two = (cores > 1).then(|| Stepper::new(Setup { threads: Some(2), ..setup })).transpose()?;

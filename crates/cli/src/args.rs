@@ -124,7 +124,7 @@ pub struct RunArgs {
     /// What matrix inputs are rounded to; auto takes what the processor multiplies fastest.
     #[arg(long, value_enum, default_value_t = PrecisionArg::Auto)]
     pub precision: PrecisionArg,
-    /// Threads [default: the big cores that the process may use, within its quota].
+    /// Threads [default: one for each big core that the process may use, within its quota].
     #[arg(long)]
     pub threads: Option<usize>,
     /// Memory for the whole process: 512MiB, 1.5GB, 50%, or min [default: what is available now, less a tenth].

@@ -1,6 +1,7 @@
 //! How many threads to use when nobody says: as many as there are big cores that this process may run on, and no more than a
 //! container's quota of CPU time pays for. A little core holds up the others at the end of every product, and a thread beyond the
-//! quota makes all of them wait for the next period.
+//! quota makes all of them wait for the next period. The second hardware thread of a core adds nothing: products keep the core's
+//! multipliers busy from one, and two would share its caches, which tiles are cut for.
 //!
 //! Linux tells all of it in files below `/proc` and `/sys`; elsewhere the standard library's number stands.
 
@@ -35,7 +36,7 @@ fn usable(root: &Path) -> Option<usize> {
     let online = read_to_string(folder.join("online")).ok().and_then(|list| cpus(&list));
     let here = |cpu: &usize| online.as_ref().is_none_or(|online| online.contains(cpu));
     let allowed: Vec<usize> = allowed.into_iter().filter(here).collect();
-    let threads = big(&folder, &allowed).min(quota(root).unwrap_or(usize::MAX));
+    let threads = big(&folder, &one_per_core(&folder, &allowed)).min(quota(root).unwrap_or(usize::MAX));
     Some(threads.max(1))
 }
 
@@ -50,6 +51,19 @@ fn cpus(list: &str) -> Option<Vec<usize>> {
         cpus.extend((last < MOST).then_some(first..=last)?);
     }
     Some(cpus)
+}
+
+/// The first of `cpus` on each core; all of them where it is not known which share one.
+fn one_per_core(folder: &Path, cpus: &[usize]) -> Vec<usize> {
+    let first = |cpu: &usize| {
+        let topology = folder.join(format!("cpu{cpu}/topology"));
+        // The second name is that of kernels before 5.3.
+        let list =
+            ["core_cpus_list", "thread_siblings_list"].iter().find_map(|file| read_to_string(topology.join(file)).ok());
+        let core = list.and_then(|list| self::cpus(&list)).unwrap_or_default();
+        !cpus.iter().any(|other| other < cpu && core.contains(other))
+    };
+    cpus.iter().copied().filter(first).collect()
 }
 
 /// How many of `cpus` are big: at least half as capable as the best of them or, where the kernel gives no capacity, with at least
@@ -166,6 +180,28 @@ mod tests {
         assert_eq!(phone("cpu_capacity", [1024, 1024, 1024], "0-7"), Some(8));
         // A laptop with slower cores that still do most of a fast one's work.
         assert_eq!(phone("cpufreq/cpuinfo_max_freq", [3_800_000, 5_000_000, 5_100_000], "0-7"), Some(8));
+    }
+
+    #[test]
+    fn a_core_with_two_hardware_threads_counts_once() {
+        // Two fast cores of two threads each, numbered as Linux does either way, and two slower cores of one.
+        let machine = |lists: [&str; 6], file: &str, allowed: &str| {
+            let mut files = vec![("proc/self/status".to_owned(), format!("Cpus_allowed_list:\t{allowed}\n"))];
+            for (cpu, list) in lists.iter().enumerate() {
+                files.push((format!("sys/devices/system/cpu/cpu{cpu}/topology/{file}"), format!("{list}\n")));
+            }
+            threads(&files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect::<Vec<_>>())
+        };
+        for lists in [["0-1", "0-1", "2-3", "2-3", "4", "5"], ["0,2", "1,3", "0,2", "1,3", "4", "5"]] {
+            for file in ["core_cpus_list", "thread_siblings_list"] {
+                assert_eq!(machine(lists, file, "0-5"), Some(4), "{lists:?}");
+            }
+        }
+        let apart = ["0,2", "1,3", "0,2", "1,3", "4", "5"];
+        // A process that may run on the second threads alone has as many cores.
+        assert_eq!(machine(apart, "core_cpus_list", "2-3"), Some(2));
+        assert_eq!(machine(apart, "core_cpus_list", "0,2"), Some(1));
+        assert_eq!(machine(["nonsense"; 6], "core_cpus_list", "0-5"), Some(6));
     }
 
     #[test]
