@@ -41,6 +41,12 @@ fn a_folder_that_may_not_be_written_to_is_refused() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_folder_in_which_nobody_can_make_a_file_is_named() {
+    train_into(&Place::new(), "/proc/adapter").refuses(&["error: /proc: nothing can be written there"]);
+}
+
 #[test]
 fn folders_on_the_way_are_made_and_other_files_in_them_are_kept() {
     let place = Place::new();

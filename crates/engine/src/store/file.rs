@@ -19,7 +19,9 @@ pub fn check_writable(folder: &Path) -> Result<()> {
         return Err(Error::io(existing, ErrorKind::NotADirectory.into()));
     }
     let probe = existing.join(format!(".pocketune-probe-{}", std::process::id()));
-    Files.create(&probe).and_then(|_| Files.remove(&probe)).map_err(|error| Error::io(&probe, error))
+    Files.create(&probe).and_then(|_| Files.remove(&probe)).map_err(|error| {
+        Error::io(existing, IoError::new(error.kind(), format!("nothing can be written there: {error}")))
+    })
 }
 
 /// Checks before a long run that a file can be put at `path` at its end.
