@@ -144,9 +144,9 @@ impl Host for Printer {
             Event::Stopped { iter, best } => {
                 self.note(&format!("Stopped after update {iter}: the validation loss was lowest after update {best}"));
             }
-            Event::Planned { plan, budget, machine, trainable } => {
-                self.budget = budget.bytes().unwrap_or(None);
-                self.note(&planned(plan, budget, machine, trainable));
+            Event::Planned { plan, budget, bytes, machine, trainable } => {
+                self.budget = bytes;
+                self.note(&planned(plan, (budget, bytes), machine, trainable));
             }
             Event::Prepared(data) if !self.quiet => data::note_prepared(data),
             Event::Laid { packed, passes, filled } if !self.quiet => data::note_passes(packed, passes, filled),

@@ -252,7 +252,7 @@ fn next(args: &TrainArgs) -> String {
 }
 
 /// The plan as a table of bars.
-pub fn planned(plan: &Plan, budget: Budget, machine: Machine, trainable: usize) -> String {
+pub fn planned(plan: &Plan, (budget, bytes): (Budget, Option<usize>), machine: Machine, trainable: usize) -> String {
     let memory = plan.memory;
     let parts = [
         ("weights, mapped", memory.weights),
@@ -264,9 +264,9 @@ pub fn planned(plan: &Plan, budget: Budget, machine: Machine, trainable: usize) 
         ("tables", memory.tables),
         ("stacks", memory.stacks),
     ];
-    let of = match budget.bytes() {
-        Ok(Some(bytes)) => format!(" of {} ({})", mib(bytes), budget.origin()),
-        _ => format!(" ({})", budget.origin()),
+    let of = match bytes {
+        Some(bytes) => format!(" of {} ({})", mib(bytes), budget.origin()),
+        None => format!(" ({})", budget.origin()),
     };
     let mut text = format!(
         "Plan: {trainable} trainable numbers, {} threads, {} in {:?}; peak {}{of}\nPlan: {}",

@@ -19,8 +19,8 @@ pub struct Readings {
     pub celsius: Option<f32>,
     /// Bytes of memory that can be had without swapping.
     pub available: Option<usize>,
-    /// Bytes of memory that this process holds.
-    pub resident: usize,
+    /// Bytes of memory of this process's own. What it holds of files is part of what can be had.
+    pub own: usize,
     /// The share of the last ten seconds in which something waited for memory, in percent.
     pub pressure: Option<f32>,
     /// Whether somebody is using the device.

@@ -12,6 +12,7 @@ pub mod error;
 pub mod export;
 pub mod families;
 pub mod graph;
+mod groups;
 pub mod memory;
 pub mod model;
 pub mod plan;

@@ -1,7 +1,10 @@
 //! What the process holds now and held at most, as the system counts it, without allocating.
 
+use std::fs::read_to_string;
 use std::io::Read;
 use std::path::Path;
+
+use crate::groups::{self, Version};
 
 /// Resident memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,24 +79,109 @@ pub(crate) fn available_under(root: &Path) -> Option<usize> {
     under(root).1
 }
 
-/// All memory and what is available of it, each where the system tells.
+/// All memory and what is available of it, each where the system tells: the machine's, or that of the tightest control group around this process.
 fn under(root: &Path) -> (Option<usize>, Option<usize>) {
-    let text = std::fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
+    let text = read_to_string(root.join("proc/meminfo")).unwrap_or_default();
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         line.trim().trim_end_matches(" kB").trim().parse::<usize>().ok().map(|kib| kib * 1024)
     };
     let (mut total, mut available) = (field("MemTotal:"), field("MemAvailable:"));
-    let number = |path: &str| std::fs::read_to_string(root.join(path)).ok()?.trim().parse::<usize>().ok();
-    let groups = [
-        ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current"),
-        ("sys/fs/cgroup/memory/memory.limit_in_bytes", "sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ];
-    for (limit, used) in groups {
-        if let Some(limit) = number(limit).filter(|&limit| total.is_none_or(|total| limit < total)) {
-            let room = limit.saturating_sub(number(used).unwrap_or(0));
-            (total, available) = (Some(limit), Some(available.map_or(room, |available| available.min(room))));
-        }
+    for (version, folder) in groups::around(root, "memory") {
+        let Some((limit, room)) = room(version, &folder) else { continue };
+        // (Without a limit, version 1 names one that no machine has.)
+        total = Some(total.map_or(limit, |total| total.min(limit)));
+        available = Some(available.map_or(room, |available| available.min(room)));
     }
     (total, available)
+}
+
+/// The limit of a control group and what is left of it, where it has one. As of the machine's memory, what the group holds of files can be had.
+fn room(version: Version, folder: &Path) -> Option<(usize, usize)> {
+    let (limits, used, files): (&[_], _, _) = match version {
+        // Beyond the first of them the system slows the group down, beyond the second it kills.
+        Version::Two => (&["memory.high", "memory.max"], "memory.current", ["inactive_file", "active_file"]),
+        Version::One => {
+            (&["memory.limit_in_bytes"], "memory.usage_in_bytes", ["total_inactive_file", "total_active_file"])
+        }
+    };
+    let number = |file: &str| read_to_string(folder.join(file)).ok()?.trim().parse::<usize>().ok();
+    let limit = limits.iter().filter_map(|file| number(file)).min()?;
+    let stat = read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let of_files = stat.lines().filter_map(|line| {
+        let (name, bytes) = line.split_once(' ')?;
+        if files.contains(&name) { bytes.parse::<usize>().ok() } else { None }
+    });
+    let held = number(used).unwrap_or(0).saturating_sub(of_files.sum());
+    Some((limit, limit.saturating_sub(held)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// All memory and what is available on a machine of 1,000 MiB, 800 of which are, with these files.
+    fn machine(files: &[(&str, String)]) -> (usize, usize) {
+        let root = tempfile::tempdir().unwrap();
+        let meminfo = ("proc/meminfo", "MemTotal: 1024000 kB\nMemAvailable:  819200 kB\n".to_owned());
+        for (path, text) in files.iter().chain([&meminfo]) {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let (total, available) = under(root.path());
+        (total.unwrap() / MIB, available.unwrap() / MIB)
+    }
+
+    fn bytes(mib: usize) -> String {
+        format!("{}\n", mib * MIB)
+    }
+
+    #[test]
+    fn a_group_without_a_limit_leaves_the_machines_memory() {
+        assert_eq!(machine(&[]), (1000, 800));
+        let groups = ("proc/self/cgroup", "0::/user.slice\n4:memory:/a\n".to_owned());
+        let none = ("sys/fs/cgroup/user.slice/memory.max", "max\n".to_owned());
+        let huge = ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "9223372036854771712\n".to_owned());
+        assert_eq!(machine(&[groups, none, huge]), (1000, 800));
+    }
+
+    #[test]
+    fn the_tightest_of_nested_groups_counts_and_what_it_holds_of_files_can_be_had() {
+        let groups = ("proc/self/cgroup", "0::/job/step\n".to_owned());
+        let job = ("sys/fs/cgroup/job/memory.max", bytes(600));
+        let held = ("sys/fs/cgroup/job/memory.current", bytes(400));
+        let stat =
+            ("sys/fs/cgroup/job/memory.stat", format!("file {0}\ninactive_file {0}\nactive_file {0}\n", 100 * MIB));
+        let job = [groups, job, held, stat];
+        assert_eq!(machine(&job), (600, 400));
+        let step = ("sys/fs/cgroup/job/step/memory.max", bytes(300));
+        let inner = [&job[..], &[step]].concat();
+        assert_eq!(machine(&inner), (300, 300));
+        // A group may have less left than its own limit says, because that around it has.
+        let around = ("sys/fs/cgroup/job/memory.current", bytes(650));
+        assert_eq!(machine(&[&inner[..], &[around]].concat()), (300, 150));
+        // Where a group is slowed down counts as much as where it is killed.
+        let high = ("sys/fs/cgroup/job/step/memory.high", bytes(200));
+        assert_eq!(machine(&[&job[..], &[high]].concat()), (200, 200));
+    }
+
+    #[test]
+    fn the_first_version_of_control_groups_is_read_too_on_a_host_and_in_a_container() {
+        let groups = || ("proc/self/cgroup", "4:memory:/docker/1\n0::/\n".to_owned());
+        for folder in ["memory/docker/1", "memory"] {
+            let (limit, used, stat) = ["limit_in_bytes", "usage_in_bytes", "stat"]
+                .map(|name| format!("sys/fs/cgroup/{folder}/memory.{name}"))
+                .into();
+            let files = format!("inactive_file 7\ntotal_inactive_file {}\ntotal_active_file 0\n", 30 * MIB);
+            let group = [groups(), (limit.as_str(), bytes(250)), (used.as_str(), bytes(100)), (stat.as_str(), files)];
+            assert_eq!(machine(&group), (250, 180), "{folder}");
+            // Nothing says which group it is: the top one is looked at.
+            if folder == "memory" {
+                assert_eq!(machine(&group[1..]), (250, 180));
+            }
+        }
+    }
 }

@@ -6,8 +6,10 @@
 //! Linux tells all of it in files below `/proc` and `/sys`; elsewhere the standard library's number stands.
 
 use std::fs::read_to_string;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use crate::groups::{self, Version};
 
 /// The default number of threads, 1 at least.
 pub fn default() -> usize {
@@ -87,29 +89,11 @@ fn number(path: &Path) -> Option<u64> {
 
 /// Whole processors that the control groups around this process pay for, the tightest of them.
 fn quota(root: &Path) -> Option<usize> {
-    let groups = read_to_string(root.join("proc/self/cgroup")).ok()?;
-    let mounted = root.join("sys/fs/cgroup");
-    let mut least = None;
-    // Lines are `number:controllers:path`; version 2 has neither number nor controllers.
-    for line in groups.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
-        let (top, read): (_, fn(&Path) -> Option<usize>) = if controllers.is_empty() {
-            (mounted.clone(), version_2)
-        } else if controllers.split(',').any(|controller| controller == "cpu") {
-            let both = mounted.join(controllers);
-            (if both.is_dir() { both } else { mounted.join("cpu") }, version_1)
-        } else {
-            continue;
-        };
-        // The group's own limit and those of all groups around it. Inside a container the path may be the host's, which isn't
-        // there; its own group is then the top one.
-        let group = top.join(path.trim_start_matches('/'));
-        for folder in group.ancestors().take_while(|folder| folder.starts_with(&top)) {
-            least = [least, read(folder)].into_iter().flatten().min();
-        }
-    }
-    least
+    let paid = |(version, folder): (Version, PathBuf)| match version {
+        Version::Two => version_2(&folder),
+        Version::One => version_1(&folder),
+    };
+    groups::around(root, "cpu").into_iter().filter_map(paid).min()
 }
 
 /// `cpu.max`: microseconds in a period, or `max`, then the period.

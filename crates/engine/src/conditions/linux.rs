@@ -88,7 +88,7 @@ impl Source for Linux {
             battery,
             celsius: self.celsius(),
             available: memory::available_under(&self.root),
-            resident: memory::now().total,
+            own: memory::now().anon,
             pressure: self.pressure(),
             user_active: None,
             minute: local_minute(),
@@ -165,8 +165,8 @@ mod tests {
 
     #[test]
     fn a_device_without_these_files_or_with_nonsense_in_them_says_nothing() {
-        let nothing = Readings { resident: 0, minute: None, ..Readings::default() };
-        let bare = |now: Readings| Readings { resident: 0, minute: None, ..now };
+        let nothing = Readings { own: 0, minute: None, ..Readings::default() };
+        let bare = |now: Readings| Readings { own: 0, minute: None, ..now };
         assert_eq!(bare(read(&[])), nothing);
         let nonsense = read(&[
             ("sys/class/power_supply/BAT/type", "\u{1}"),

@@ -132,7 +132,7 @@ impl Conditions {
     /// Less than the budget while less can be had: down at once, up only by a quarter or to the whole.
     fn memory_now(&self, now: &Readings) -> Option<usize> {
         let (budget, available) = (self.policy.budget?, now.available?);
-        let room = now.resident + available - available / LEFT_TO_OTHERS;
+        let room = now.own + available - available / LEFT_TO_OTHERS;
         let whole = if self.memory.is_none() { budget } else { budget.saturating_add(budget / 10) };
         let steps = room / STEP * STEP;
         match self.memory {
@@ -302,7 +302,7 @@ mod tests {
             (1000, None),
         ];
         for (available, advised) in over_time {
-            let now = Readings { available: Some(available * MIB), resident: 100 * MIB, ..Readings::default() };
+            let now = Readings { available: Some(available * MIB), own: 100 * MIB, ..Readings::default() };
             assert_eq!(conditions.advise(&now).0.memory, advised.map(|mib: usize| mib * MIB), "{available} available");
         }
     }

@@ -40,6 +40,8 @@ pub enum Event<'a> {
         plan: &'a Plan,
         /// What it was made for.
         budget: Budget,
+        /// How many bytes that was, unless as few as possible.
+        bytes: Option<usize>,
         /// What it runs with.
         machine: Machine,
         /// Trainable numbers.

@@ -76,7 +76,7 @@ fn from_files_to_adapter(options: &TrainOptions, host: &mut dyn Host, control: &
     }
     let machine = run.task.machine;
     let trainable = if run.lora.scales { run.cpu.count_scales() } else { run.graph.trainable() };
-    host.event(Event::Planned { plan: &run.plan, budget: options.budget, machine, trainable });
+    host.event(Event::Planned { plan: &run.plan, budget: options.budget, bytes: run.budget, machine, trainable });
     let alone = run.cpu.product_alone(&run.plan.program, ALONE, &mut || host.now());
     if let Some(alone) = alone {
         host.event(Event::Measured(alone));
@@ -141,7 +141,9 @@ pub(super) struct Run {
     pub rows: Rows,
     pub plan: Plan,
     pub flops: Flops,
-    /// What the plan was made for; `None` for as little as possible.
+    /// What the run may take at most; `None` for as little as possible.
+    pub budget: Option<usize>,
+    /// What the plan was made for, which is less while less can be had.
     pub bytes: Option<usize>,
     folder: PathBuf,
     batch_size: usize,
@@ -195,9 +197,10 @@ impl Run {
         let mut task = Task::training(options, &model.config, weights.stored(), lora.clone(), length, so_far.total)?;
         task.validates = data.valid.is_some() || data.test.is_some();
         task.log = options.with_epochs_of(passes.first_epoch(&data.train.tokens, room).0).log();
-        let task = task.with_disk(&folder, options.budget)?;
-        let plan = task.choose(options.budget)?;
-        let bytes = options.budget.bytes()?;
+        let budget = options.budget.fixed()?;
+        let task = task.with_disk(&folder, budget)?;
+        let plan = task.choose(budget)?;
+        let bytes = budget.bytes()?;
         let (task, plan) = in_time(task, plan, bytes, options.keeping.within)?;
         memory::trim();
         let records = if options.pack { passes::WINDOW } else { options.batch_size };
@@ -227,6 +230,7 @@ impl Run {
             rows,
             plan,
             flops,
+            budget: bytes,
             bytes,
             folder,
             batch_size,

@@ -213,9 +213,8 @@ impl<'a> Steps<'a> {
     /// Goes over to another plan where the memory that the run may take has changed: at once where the plan no longer fits, and back
     /// where there is an eighth more than the plan was made for. The state goes by way of the disk, so that no moment holds two plans.
     fn fit(&mut self, memory: Option<usize>) -> Result<()> {
-        let Some(made_for) = self.run.bytes else { return Ok(()) };
-        let budget = self.options.budget.bytes()?.unwrap_or(made_for);
-        let bytes = memory.map_or(budget.max(made_for), |memory| memory.min(budget));
+        let (Some(made_for), Some(budget)) = (self.run.bytes, self.run.budget) else { return Ok(()) };
+        let bytes = memory.map_or(budget, |memory| memory.min(budget));
         if self.run.plan.memory.standing() <= bytes && bytes <= made_for + made_for / 8 {
             return Ok(());
         }
