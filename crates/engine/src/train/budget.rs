@@ -69,14 +69,6 @@ impl Budget {
         }
     }
 
-    /// The same in bytes: what is available is looked at once, since a plan takes of it.
-    ///
-    /// # Errors
-    /// As [`Budget::bytes`].
-    pub fn fixed(self) -> Result<Self> {
-        Ok(self.bytes()?.map_or(Budget::Smallest, Budget::Bytes))
-    }
-
     /// Where the figure comes from, for reports.
     pub const fn origin(self) -> &'static str {
         match self {

@@ -11,8 +11,8 @@ use super::progress::Progress;
 use super::steps::Steps;
 use super::terms::{Terms, model_sum};
 use super::{
-    Batches, Control, Ending, Event, Host, LoraChoice, Method, Passes, Prepared, Rows, Summary, TrainOptions, adapter,
-    passes, prepare, replay, whole,
+    Batches, Budget, Control, Ending, Event, Host, LoraChoice, Method, Passes, Prepared, Rows, Summary, TrainOptions,
+    adapter, passes, prepare, replay, whole,
 };
 use crate::backend::{Cpu, Outcome, Still, Weights};
 use crate::error::{Error, Result};
@@ -197,10 +197,11 @@ impl Run {
         let mut task = Task::training(options, &model.config, weights.stored(), lora.clone(), length, so_far.total)?;
         task.validates = data.valid.is_some() || data.test.is_some();
         task.log = options.with_epochs_of(passes.first_epoch(&data.train.tokens, room).0).log();
-        let budget = options.budget.fixed()?;
+        // What is available is looked at once, since a plan takes of it.
+        let bytes = options.budget.bytes()?;
+        let budget = bytes.map_or(Budget::Smallest, Budget::Bytes);
         let task = task.with_disk(&folder, budget)?;
         let plan = task.choose(budget)?;
-        let bytes = budget.bytes()?;
         let (task, plan) = in_time(task, plan, bytes, options.keeping.within)?;
         memory::trim();
         let records = if options.pack { passes::WINDOW } else { options.batch_size };
