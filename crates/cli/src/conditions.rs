@@ -11,6 +11,7 @@ use crate::{Failure, note};
 
 /// A policy that looks at the machine now and then.
 pub struct Watch {
+    policy: Policy,
     conditions: Conditions,
     source: Linux,
     every: Duration,
@@ -19,8 +20,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// What was asked for, for a run with that budget.
-    pub fn new(args: &ConditionArgs, budget: Option<usize>) -> Result<Self, Failure> {
+    /// What was asked for.
+    pub fn new(args: &ConditionArgs) -> Result<Self, Failure> {
         if let Some(percent) = args.min_battery.filter(|&percent| percent > 100) {
             return Err(Failure(format!("--min-battery {percent}: a percentage of at most 100")));
         }
@@ -38,15 +39,21 @@ impl Watch {
             between,
             // A command line has nobody who is disturbed by it but the one who typed it.
             yield_to_user: false,
-            budget,
+            budget: None,
         };
         Ok(Self {
+            policy,
             conditions: Conditions::new(policy),
             source: Linux::new(),
             every: Duration::from_secs(args.check_every),
             looked: None,
             advice: Advice::GO,
         })
+    }
+
+    /// The run that is to come has this budget.
+    pub fn planned(&mut self, budget: Option<usize>) {
+        self.conditions = Conditions::new(Policy { budget, ..self.policy });
     }
 
     /// What the machine advises, looked at again when it is time; a line when the pace changes.

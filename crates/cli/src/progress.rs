@@ -146,6 +146,7 @@ impl Host for Printer {
             }
             Event::Planned { plan, budget, bytes, machine, trainable } => {
                 self.budget = bytes;
+                self.watch.planned(bytes);
                 self.note(&planned(plan, (budget, bytes), machine, trainable));
             }
             Event::Prepared(data) if !self.quiet => data::note_prepared(data),

@@ -49,7 +49,7 @@ pub fn run(args: Box<TrainArgs>, typed: &ArgMatches) -> Result<End, Failure> {
     let trace = args.memory_trace.as_deref().map(Trace::start).transpose()?;
     let prompt = args.sample.as_deref().or(built_in.then_some(demo::PROMPT));
     let before = prompt.map(|prompt| sample(&options, prompt, false)).transpose()?;
-    let watch = Watch::new(&args.conditions, options.budget.bytes().unwrap_or(None))?;
+    let watch = Watch::new(&args.conditions)?;
     let mut printer = Printer::new(log, args.quiet, trace, watch);
     let summary = match train(&options, &mut printer, &signals::heeded()).map_err(Failure::of_run)? {
         Ending::Done(summary) => summary,

@@ -79,7 +79,7 @@ pub(crate) fn available_under(root: &Path) -> Option<usize> {
     under(root).1
 }
 
-/// All memory and what is available of it, each where the system tells: the machine's, or that of the tightest control group around this process.
+/// All memory and what is available of it, each where the system tells: the machine's, or the least of any control group around this process.
 fn under(root: &Path) -> (Option<usize>, Option<usize>) {
     let text = read_to_string(root.join("proc/meminfo")).unwrap_or_default();
     let field = |name: &str| {
