@@ -1,6 +1,6 @@
 //! How many threads to use when nobody says: as many as there are big cores that this process may run on, and no more than a
 //! container's quota of CPU time pays for. A little core holds up the others at the end of every product, and a thread beyond the
-//! quota makes all of them wait for the next period. The second hardware thread of a core adds nothing: products keep the core's
+//! quota makes all of them wait for the next period. The second hardware thread of a core is left alone: products keep the core's
 //! multipliers busy from one, and two would share its caches, which tiles are cut for.
 //!
 //! Linux tells all of it in files below `/proc` and `/sys`; elsewhere the standard library's number stands.
